@@ -1,0 +1,22 @@
+"""From a YAML file to the trials it asks for: read, check, expand. The only YAML reader.
+
+``read`` keeps the line of every key, ``schema`` says what is legal, ``load`` joins the two for
+one profile, ``expand`` turns a checked scenario into trials. No I/O beyond the file handed in.
+"""
+
+from harness.scenario.expand import Trial, expand, launch_groups, server_command_flags
+from harness.scenario.load import load_scenario
+from harness.scenario.schema import PROFILES, KvBudget, Scenario, Slo, Workload
+
+__all__ = [
+    "PROFILES",
+    "KvBudget",
+    "Scenario",
+    "Slo",
+    "Trial",
+    "Workload",
+    "expand",
+    "launch_groups",
+    "load_scenario",
+    "server_command_flags",
+]

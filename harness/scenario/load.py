@@ -1,0 +1,377 @@
+"""A scenario file and a profile → a checked ``Scenario``; every fault names file, line and key.
+
+The profile's part (``profiles.<name>``) is laid over the rest of the file: mappings are merged
+key by key, everything else is replaced; then ``--set`` overrides are applied. Every profile of
+the file is checked, also those not asked for, so that a fault is found before the day it is
+needed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from harness.errors import ScenarioError, did_you_mean
+from harness.scenario.read import Document, KeyPath, dotted, parse_value, read_document
+from harness.scenario.schema import MATRIX_KEYS, PROFILES, Scenario, Timeouts, Workload
+
+TOP_KEYS = (
+    "schema",
+    "name",
+    "question",
+    "model",
+    "attach",
+    "baseline",
+    "server",
+    "env",
+    "variants",
+    "kv_budget",
+    "workloads",
+    "repeats",
+    "seed",
+    "slo",
+    "timeouts",
+    "profiles",
+)
+PROFILE_KEYS = tuple(key for key in TOP_KEYS if key not in ("schema", "name", "profiles"))
+MAX_TRIALS = 100_000
+ATTACHED_VARIANT = "attached"
+
+
+def load_scenario(
+    path: Path, profile: str, *, overrides: Sequence[str] = (), attach: str | None = None
+) -> Scenario:
+    """Read a scenario and resolve it for one profile.
+
+    ``overrides`` are ``key.path=value`` texts; ``attach`` is the URL of a running server that
+    takes the place of everything launched.
+
+    Raises:
+        NotFound: there is no such file.
+        ScenarioError: the file or an override says something that can't be run.
+    """
+    document = read_document(path)
+    _check_keys(document)
+    for other in PROFILES:
+        if other != profile and other in (document.values.get("profiles") or {}):
+            _resolve(document, other, (), None)
+    return _resolve(document, profile, overrides, attach)
+
+
+def _check_keys(document: Document) -> None:
+    _refuse_unknown(document, document.values, (), TOP_KEYS)
+    if document.values.get("schema") != 1:
+        raise ScenarioError(
+            f"schema is {document.values.get('schema')!r}; this version of kvbench reads schema 1",
+            where=document.where(("schema",)),
+            legal=["1"],
+            next_move="begin the file with `schema: 1`",
+        )
+    profiles = document.values.get("profiles", {})
+    if not isinstance(profiles, dict):
+        raise ScenarioError(
+            "profiles is a mapping of profile to overrides",
+            where=document.where(("profiles",)),
+            legal=PROFILES,
+        )
+    _refuse_unknown(document, profiles, ("profiles",), PROFILES)
+    for name, part in profiles.items():
+        if not isinstance(part, dict):
+            raise ScenarioError(
+                "a profile is a mapping of scenario keys",
+                where=document.where(("profiles", name)),
+                legal=PROFILE_KEYS,
+            )
+        _refuse_unknown(document, part, ("profiles", name), PROFILE_KEYS)
+
+
+def _refuse_unknown(
+    document: Document, mapping: Mapping[Any, Any], path: KeyPath, legal: Sequence[str]
+) -> None:
+    for key in mapping:
+        if key not in legal:
+            raise ScenarioError(
+                f"there is no key {str(key)!r} here",
+                where=document.where((*path, str(key))),
+                legal=legal,
+                next_move=did_you_mean(str(key), legal),
+            )
+
+
+def _resolve(
+    document: Document, profile: str, overrides: Sequence[str], attach: str | None
+) -> Scenario:
+    part = (document.values.get("profiles") or {}).get(profile, {})
+    values = merge({k: v for k, v in document.values.items() if k != "profiles"}, part)
+    values = _apply_overrides(values, overrides)
+    values["profile"] = profile
+    if attach is not None:
+        values["attach"] = attach
+        for key in ("server", "env", "variants", "baseline", "kv_budget"):
+            values.pop(key, None)
+    spot = _Spot(document, profile)
+    _fill_optional(values, spot)
+    expanded, origins = _expand_workloads(values.get("workloads"), spot)
+    values["workloads"] = expanded
+    scenario = _validate(values, spot, origins)
+    _check_scenario(scenario, spot, origins)
+    return scenario
+
+
+class _Spot:
+    """Finds where a key of the resolved scenario was written: the profile's part comes first."""
+
+    def __init__(self, document: Document, profile: str) -> None:
+        self.document = document
+        self.profile = profile
+
+    def where(self, path: KeyPath) -> str:
+        """The place of a key path, as ``file:line (key.path)``."""
+        inside = ("profiles", self.profile, *path)
+        for length in range(len(inside), 2, -1):
+            if inside[:length] in self.document.lines:
+                if length > 2 + (path[:1] in self.document.lines and len(path) > 1):
+                    return self.document.where(inside)
+                break
+        return self.document.where(path)
+
+    def fail(self, what: str, path: KeyPath, **more: Any) -> ScenarioError:
+        """A ScenarioError that names the place."""
+        return ScenarioError(what, where=self.where(path), **more)
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay ``over`` on ``base``: mappings are merged key by key, all else is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ScenarioError(
+                f"{text!r} is no override",
+                where="--set",
+                legal=["key.path=value, such as repeats=1 or workloads.0.concurrency=[1,4]"],
+            )
+        path = [part.strip() for part in key.split(".")]
+        if path[0] not in PROFILE_KEYS and path[0] != "name":
+            raise ScenarioError(
+                f"there is no key {path[0]!r} to set",
+                where=f"--set {text}",
+                legal=PROFILE_KEYS,
+                next_move=did_you_mean(path[0], PROFILE_KEYS)
+                or "overrides act on the profile in force: leave `profiles.<name>.` out",
+            )
+        values = _with_value(values, path, parse_value(value, source=f"--set {key}"), text)
+    return values
+
+
+def _with_value(node: Any, path: Sequence[str], value: Any, text: str) -> Any:
+    """A copy of ``node`` in which ``path`` holds ``value``."""
+    if not path:
+        return value
+    head, *rest = path
+    if isinstance(node, list):
+        if not head.isdigit() or int(head) >= len(node):
+            raise ScenarioError(
+                f"{head!r} is no item of this list",
+                where=f"--set {text}",
+                legal=[str(index) for index in range(len(node))],
+            )
+        items = list(node)
+        items[int(head)] = _with_value(items[int(head)], rest, value, text)
+        return items
+    if node is None or isinstance(node, dict):
+        return {**(node or {}), head: _with_value((node or {}).get(head), rest, value, text)}
+    raise ScenarioError(f"{head!r} lies inside a plain value", where=f"--set {text}")
+
+
+def _fill_optional(values: dict[str, Any], spot: _Spot) -> None:
+    if values.get("attach") is not None:
+        _check_attach(values, spot)
+        values.setdefault("variants", {ATTACHED_VARIANT: {}})
+        values.setdefault("baseline", ATTACHED_VARIANT)
+        values.setdefault("kv_budget", "engine")
+        return
+    for key in ("model", "variants", "baseline"):
+        if values.get(key) is None:
+            raise spot.fail(
+                f"{key!r} is missing",
+                (),
+                next_move=f"add `{key}:`, or `attach:` to measure a server that is running",
+            )
+
+
+def _check_attach(values: dict[str, Any], spot: _Spot) -> None:
+    for key in ("server", "env"):
+        if values.get(key):
+            raise spot.fail(
+                f"{key!r} configures a server that is launched; with `attach` none is",
+                (key,),
+                next_move=f"leave out either `attach` or `{key}`",
+            )
+    url = values["attach"]
+    parts = urlsplit(url) if isinstance(url, str) else None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise spot.fail(
+            f"{url!r} is no URL of a server", ("attach",), legal=["http://host:port/v1"]
+        )
+    if parts.username or parts.password or parts.query:
+        raise spot.fail(
+            "a URL with a name, password or query would be stored with the results",
+            ("attach",),
+            next_move="export the key as OPENAI_API_KEY and give the bare URL",
+        )
+
+
+def _expand_workloads(given: Any, spot: _Spot) -> tuple[list[dict[str, Any]], list[int]]:
+    """Cross the lists inside each workload; also which entry of the file each came from."""
+    if not isinstance(given, list) or not given:
+        raise spot.fail(
+            "workloads is a list with at least one entry",
+            ("workloads",),
+            legal=list(Workload.model_fields),
+        )
+    expanded: list[dict[str, Any]] = []
+    origins: list[int] = []
+    for index, entry in enumerate(given):
+        if not isinstance(entry, dict):
+            raise spot.fail(
+                "a workload is a mapping", ("workloads", index), legal=list(Workload.model_fields)
+            )
+        points = _matrix(entry, index, spot)
+        if len(expanded) + len(points) > MAX_TRIALS:
+            raise spot.fail(f"more than {MAX_TRIALS:,} workloads", ("workloads", index))
+        expanded.extend(points)
+        origins.extend([index] * len(points))
+    return expanded, origins
+
+
+def _matrix(entry: dict[str, Any], index: int, spot: _Spot) -> list[dict[str, Any]]:
+    axes = [key for key in MATRIX_KEYS if isinstance(entry.get(key), list)]
+    for key in axes:
+        if not entry[key]:
+            raise spot.fail("an empty list gives no trial", ("workloads", index, key))
+    combinations = itertools.product(*(entry[key] for key in axes))
+    return [{**entry, **dict(zip(axes, values, strict=True))} for values in combinations]
+
+
+def _validate(values: dict[str, Any], spot: _Spot, origins: Sequence[int]) -> Scenario:
+    try:
+        return Scenario.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = _written_path(first["loc"], origins)
+        legal = _legal_keys(path) if first["type"] == "extra_forbidden" else None
+        wrong = str(path[-1]) if path else ""
+        raise spot.fail(
+            _explain(first, path), path, legal=legal, next_move=did_you_mean(wrong, legal or ())
+        ) from None
+
+
+def _written_path(loc: tuple[int | str, ...], origins: Sequence[int]) -> KeyPath:
+    """The key path as the user wrote it, from pydantic's, which follows the models."""
+    path = list(loc)
+    if len(path) > 1 and path[0] == "workloads" and isinstance(path[1], int):
+        path[1] = origins[path[1]]
+    if len(path) > 2 and path[0] == "variants" and path[2] == "flags":
+        del path[2]
+    if path[:1] == ["kv_budget"]:
+        path = ["kv_budget"]
+    return tuple(part for part in path if not str(part).startswith(("function-", "list[", "dict[")))
+
+
+def _explain(error: Any, path: KeyPath) -> str:
+    kind, given = error["type"], error.get("input")
+    if kind == "extra_forbidden":
+        return f"there is no key {str(path[-1])!r} here"
+    if kind == "missing":
+        return f"the key {str(path[-1])!r} is missing"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if kind == "value_error" or isinstance(given, dict | list):
+        return message
+    return f"{message} (given: {given!r})"
+
+
+def _legal_keys(path: KeyPath) -> Sequence[str]:
+    models = {"workloads": Workload, "timeouts": Timeouts}
+    if path[0] in models:
+        return list(models[str(path[0])].model_fields)
+    field = Scenario.model_fields.get(str(path[0]))
+    nested = getattr(field.annotation, "model_fields", None) if field is not None else None
+    return list(nested) if nested else PROFILE_KEYS
+
+
+def _check_scenario(scenario: Scenario, spot: _Spot, origins: Sequence[int]) -> None:
+    if scenario.baseline not in scenario.variants:
+        raise spot.fail(
+            f"the baseline {scenario.baseline!r} is no variant",
+            ("baseline",),
+            legal=list(scenario.variants),
+            next_move=did_you_mean(scenario.baseline, scenario.variants),
+        )
+    _check_variant_names(scenario, spot)
+    _check_distinct_workloads(scenario, spot, origins)
+    _check_lengths(scenario, spot, origins)
+
+
+def _check_variant_names(scenario: Scenario, spot: _Spot) -> None:
+    seen: dict[str, str] = {}
+    for name in scenario.variants:
+        slug = slugify(name)
+        if slug in seen:
+            raise spot.fail(
+                f"the variants {seen[slug]!r} and {name!r} would share the folder name {slug!r}",
+                ("variants", name),
+                next_move="rename one of them",
+            )
+        seen[slug] = name
+
+
+def _check_distinct_workloads(scenario: Scenario, spot: _Spot, origins: Sequence[int]) -> None:
+    seen: dict[Workload, int] = {}
+    for index, workload in enumerate(scenario.workloads):
+        bare = workload.model_copy(update={"name": None})
+        if bare in seen:
+            raise spot.fail(
+                f"this workload ({workload.label}) is the same as that of workloads."
+                f"{origins[seen[bare]]}",
+                ("workloads", origins[index]),
+                next_move="remove one, or change a number; `repeats` is the way to measure again",
+            )
+        seen[bare] = index
+
+
+def _check_lengths(scenario: Scenario, spot: _Spot, origins: Sequence[int]) -> None:
+    for name, variant in scenario.variants.items():
+        limit = {**scenario.server, **variant.flags}.get("max_model_len")
+        if not isinstance(limit, int) or isinstance(limit, bool):
+            continue
+        for index, workload in enumerate(scenario.workloads):
+            if workload.total_tokens > limit:
+                raise spot.fail(
+                    f"a request of {workload.context_tokens} + {workload.output_tokens} = "
+                    f"{workload.total_tokens} tokens does not fit max_model_len {limit} of "
+                    f"variant {name!r}",
+                    ("workloads", origins[index]),
+                    next_move="raise server.max_model_len or shorten the workload",
+                )
+
+
+def slugify(text: str) -> str:
+    """A name that is safe as a folder: ``FP8 (e4m3)`` → ``fp8-e4m3``."""
+    safe = "".join(c if c.isascii() and (c.isalnum() or c in "._") else "-" for c in text.lower())
+    return "-".join(part for part in safe.split("-") if part).strip(".")[:60] or "unnamed"
+
+
+__all__ = ["ATTACHED_VARIANT", "dotted", "load_scenario", "merge", "slugify"]

@@ -1,0 +1,154 @@
+"""YAML text → plain values, with the line of every key kept for error messages.
+
+Built on PyYAML's safe loader: no tags beyond the standard ones, no aliases (a scenario has no
+use for them, and nested ones can be made to expand without bound), no key given twice. Dates
+stay text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.errors import NotFound, ScenarioError
+
+KeyPath = tuple[str | int, ...]
+
+MAX_SCENARIO_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file: its values, and the line (from 1) at which each key path begins."""
+
+    source: str
+    values: dict[str, Any]
+    lines: dict[KeyPath, int]
+
+    def where(self, path: KeyPath) -> str:
+        """``file.yaml:12 (workloads.0.concurrency)``; the nearest known parent gives the line."""
+        for length in range(len(path), -1, -1):
+            line = self.lines.get(path[:length])
+            if line is not None:
+                break
+        else:
+            line = None
+        spot = f"{self.source}:{line}" if line is not None else self.source
+        return f"{spot} ({dotted(path)})" if path else spot
+
+
+def dotted(path: KeyPath) -> str:
+    """``("workloads", 0, "concurrency")`` → ``workloads.0.concurrency``."""
+    return ".".join(str(part) for part in path)
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, without aliases and without dates."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise ScenarioError(
+                "YAML aliases (*name) are not taken here",
+                where=f"{self.name}:{mark.line + 1}",
+                next_move="write the values out",
+            )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: dict[str, int] = {}
+        for key_node, _ in node.value:
+            key, line = str(key_node.value), key_node.start_mark.line + 1
+            if key in seen:
+                raise ScenarioError(
+                    f"the key {key!r} stands twice (first in line {seen[key]})",
+                    where=f"{self.name}:{line}",
+                    next_move="keep one of the two",
+                )
+            seen[key] = line
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, regexp) for tag, regexp in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read_document(path: Path) -> Document:
+    """Read a scenario file.
+
+    Raises:
+        NotFound: there is no such file.
+        ScenarioError: it can't be read, or isn't a YAML mapping.
+    """
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise NotFound("there is no such scenario file", where=str(path)) from None
+    except OSError as error:
+        raise ScenarioError(f"the file can't be read: {error.strerror}", where=str(path)) from None
+    if len(raw) > MAX_SCENARIO_BYTES:
+        raise ScenarioError(
+            f"the file has {len(raw):,} bytes; a scenario has at most {MAX_SCENARIO_BYTES:,}",
+            where=str(path),
+        )
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise ScenarioError("not UTF-8 text", where=f"{path}:{line}") from None
+    return parse_document(text, source=str(path))
+
+
+def parse_document(text: str, *, source: str) -> Document:
+    """Parse YAML text; ``source`` is what error messages call it."""
+    node, values = _parse(text, source)
+    if not isinstance(values, dict) or node is None:
+        raise ScenarioError(
+            "a scenario is a YAML mapping (key: value lines)",
+            where=source,
+            next_move="scenarios/smoke.yaml is the shortest complete one",
+        )
+    lines: dict[KeyPath, int] = {}
+    _collect_lines(node, (), lines)
+    return Document(source, values, lines)
+
+
+def parse_value(text: str, *, source: str) -> Any:
+    """Parse the right-hand side of a ``--set key=value`` as YAML (so ``[1, 4]`` is a list)."""
+    return _parse(text, source)[1]
+
+
+def _parse(text: str, source: str) -> tuple[yaml.Node | None, Any]:
+    loader = _Loader(text)
+    loader.name = source
+    try:
+        node = loader.get_single_node()
+        return node, None if node is None else loader.construct_document(node)  # type: ignore[no-untyped-call]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"{source}:{mark.line + 1}" if mark is not None else source
+        raise ScenarioError(f"not valid YAML: {error.problem}", where=where) from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise ScenarioError(f"not valid YAML: {error}", where=source) from None
+    except RecursionError:
+        raise ScenarioError("nested too deeply to be a scenario", where=source) from None
+    finally:
+        loader.dispose()  # type: ignore[no-untyped-call]
+
+
+def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int]) -> None:
+    lines.setdefault(path, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        for key_node, value_node in node.value:
+            child = (*path, str(key_node.value))
+            lines[child] = key_node.start_mark.line + 1
+            _collect_lines(value_node, child, lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            _collect_lines(item, (*path, index), lines)

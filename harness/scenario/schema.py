@@ -1,0 +1,258 @@
+"""What may stand in a scenario: strict pydantic models, one per level of the file.
+
+Unknown keys and values of the wrong type are errors. vLLM's own flags are not listed here: any
+may be given, in vLLM's spelling, and the engine's parser judges them; only those that kvbench
+sets itself are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
+
+from harness.units import Bytes, Tokens, parse_bytes, parse_tokens
+
+PROFILES = ("cpu", "cuda")
+
+#: Flags that kvbench decides for every server it launches, and why a scenario can't.
+RESERVED_FLAGS = {
+    "host": "servers are bound to 127.0.0.1",
+    "port": "a free port is chosen at each start",
+    "model": "the key `model` of the scenario names it",
+    "served_model_name": "kvbench names the served model itself",
+    "api_key": "keys are never stored; a launched server listens on 127.0.0.1 only",
+    "uds": "the client speaks to a TCP port",
+    "ssl_keyfile": "the client speaks plain HTTP on 127.0.0.1",
+    "ssl_certfile": "the client speaks plain HTTP on 127.0.0.1",
+}
+_SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_FLAG_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*")
+
+FlagValue = bool | int | float | str | list[Any] | dict[str, Any] | None
+Flags = dict[str, FlagValue]
+
+
+def _tokens(value: Any) -> Any:
+    return parse_tokens(value) if isinstance(value, str) else value
+
+
+def _bytes(value: Any) -> Any:
+    return parse_bytes(value) if isinstance(value, str) else value
+
+
+TokenCount = Annotated[int, BeforeValidator(_tokens), Field(ge=1, le=100_000_000)]
+ByteCount = Annotated[int, BeforeValidator(_bytes), Field(ge=1)]
+
+
+class Strict(BaseModel):
+    """Values must have the right type; unknown keys are refused; nothing changes later."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+def _number(value: Any) -> Any:
+    # In YAML `1` is an integer; where a duration or a rate is meant it is as good as 1.0.
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Positive = Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)]
+
+
+class Workload(Strict):
+    """One load: prompts of one exact length, played in a closed or in an open loop.
+
+    ``context_tokens`` is the prompt's length; ``output_tokens`` is pinned (``ignore_eos``).
+    Exactly one of ``concurrency`` (closed loop) and ``request_rate`` (requests/s, open loop) is
+    given; ``burstiness`` is the gamma shape of the arrival gaps, 1 being Poisson.
+    """
+
+    name: str | None = Field(default=None, min_length=1, max_length=100)
+    context_tokens: TokenCount
+    output_tokens: TokenCount
+    num_prompts: Annotated[int, Field(ge=1, le=10_000_000)]
+    concurrency: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    request_rate: Positive | None = None
+    burstiness: Positive = 1.0
+    warmup_requests: Annotated[int, Field(ge=0, le=10_000)] = 2
+
+    @model_validator(mode="after")
+    def _one_loop(self) -> Self:
+        if (self.concurrency is None) == (self.request_rate is None):
+            raise ValueError("give exactly one of concurrency (closed loop), request_rate (open)")
+        if self.request_rate is None and "burstiness" in self.model_fields_set:
+            raise ValueError("burstiness shapes the arrivals of an open loop: give request_rate")
+        return self
+
+    @property
+    def total_tokens(self) -> Tokens:
+        """Prompt plus output tokens of one request."""
+        return self.context_tokens + self.output_tokens
+
+    @property
+    def label(self) -> str:
+        """A short readable name, such as ``512+16 tokens × 50, concurrency 4``."""
+        loop = (
+            f"concurrency {self.concurrency}"
+            if self.concurrency is not None
+            else f"{self.request_rate:g} req/s"
+        )
+        text = f"{self.context_tokens}+{self.output_tokens} tokens × {self.num_prompts}, {loop}"
+        return f"{self.name}: {text}" if self.name else text
+
+
+#: Keys of a workload that may be a list; lists are crossed with one another.
+MATRIX_KEYS = (
+    "context_tokens",
+    "output_tokens",
+    "num_prompts",
+    "concurrency",
+    "request_rate",
+    "burstiness",
+)
+
+
+class Slo(Strict):
+    """Service-level objectives; a request that meets all that are given counts as goodput."""
+
+    ttft_s: Positive | None = None
+    tpot_s: Positive | None = None
+    e2el_s: Positive | None = None
+
+
+class KvBudget(Strict):
+    """How the variants' KV pools are made comparable.
+
+    ``equal_bytes``: every variant gets the same pool in bytes (those given, else those granted
+    to the baseline). ``equal_tokens``: likewise in tokens. ``engine``: whatever each is granted.
+    """
+
+    mode: Literal["equal_bytes", "equal_tokens", "engine"] = "equal_bytes"
+    value_bytes: ByteCount | None = None
+    value_tokens: TokenCount | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_short_form(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            return {"mode": given}
+        if isinstance(given, KvBudget):
+            return given
+        if isinstance(given, dict) and len(given) == 1:
+            (mode, value), *_ = given.items()
+            if mode == "equal_bytes":
+                return {"mode": mode, "value_bytes": value}
+            if mode == "equal_tokens":
+                return {"mode": mode, "value_tokens": value}
+        if isinstance(given, dict) and (not given or "mode" in given):
+            return given
+        raise ValueError(
+            "write equal_bytes, equal_tokens or engine, or a size such as {equal_bytes: 120MB} "
+            "or {equal_tokens: 5120}"
+        )
+
+
+class Timeouts(Strict):
+    """How long to wait before a server start or a request is given up."""
+
+    startup_s: Positive = 900.0
+    request_s: Positive = 900.0
+
+
+def check_flags(flags: Flags) -> Flags:
+    """Refuse flags that kvbench sets itself, and names that no flag can have."""
+    for name in flags:
+        flag = name.replace("-", "_")
+        if flag in RESERVED_FLAGS:
+            raise ValueError(f"{name!r} can't be set in a scenario: {RESERVED_FLAGS[flag]}")
+        if "-" in name or name.startswith("_") or not _FLAG_NAME.fullmatch(name):
+            raise ValueError(
+                f"{name!r} is no vLLM flag in snake case (write kv_cache_dtype for --kv-cache-dtype)"
+            )
+    return flags
+
+
+def check_env(env: dict[str, str]) -> dict[str, str]:
+    """Refuse secrets: what stands in a scenario is stored with the results."""
+    for name in env:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError(f"{name!r} is no name of an environment variable")
+        if _SECRET_NAME.search(name):
+            raise ValueError(f"{name!r} looks like a secret: export it in your shell instead")
+    return env
+
+
+def _env_text(value: Any) -> Any:
+    # YAML reads 1 and true as numbers and booleans; the environment holds text.
+    if isinstance(value, dict):
+        return {
+            key: str(item) if isinstance(item, int | float) and not isinstance(item, bool) else item
+            for key, item in value.items()
+        }
+    return value
+
+
+ServerFlags = Annotated[Flags, Field(default_factory=dict)]
+ServerEnv = Annotated[dict[str, str], BeforeValidator(_env_text), Field(default_factory=dict)]
+
+
+class Variant(Strict):
+    """One strategy: the server flags (and environment) by which it differs from the others."""
+
+    flags: ServerFlags
+    env: ServerEnv
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_env(cls, given: Any) -> Any:
+        if given is None:
+            given = {}
+        if not isinstance(given, dict):
+            raise ValueError("a variant is a mapping of vLLM flags, such as {kv_cache_dtype: fp8}")
+        return {
+            "flags": {key: value for key, value in given.items() if key != "env"},
+            "env": given.get("env", {}),
+        }
+
+    _flags_are_legal = field_validator("flags")(check_flags)
+    _env_is_legal = field_validator("env")(check_env)
+
+
+class Scenario(Strict):
+    """A scenario resolved for one profile: everything that decides which trials are run.
+
+    ``workloads`` are already expanded (no lists inside) and differ from one another.
+    """
+
+    schema_: Literal[1] = Field(alias="schema")
+    name: str = Field(min_length=1, max_length=100)
+    question: str = Field(default="", max_length=1000)
+    profile: Literal["cpu", "cuda"]
+    model: str | None = Field(default=None, min_length=1, max_length=500)
+    attach: str | None = Field(default=None, max_length=2000)
+    baseline: str
+    server: ServerFlags
+    env: ServerEnv
+    variants: dict[str, Variant]
+    kv_budget: KvBudget = KvBudget()
+    workloads: tuple[Workload, ...] = Field(strict=False, min_length=1)
+    repeats: Annotated[int, Field(ge=1, le=1000)] = 3
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    slo: Slo = Slo()
+    timeouts: Timeouts = Timeouts()
+
+    _flags_are_legal = field_validator("server")(check_flags)
+    _env_is_legal = field_validator("env")(check_env)
+
+    @property
+    def kv_budget_bytes(self) -> Bytes | None:
+        """The pool stated in bytes, if the scenario states one."""
+        return self.kv_budget.value_bytes

@@ -1,0 +1,1 @@
+"""What models, KV formats and GPUs are, as facts: nothing here computes a prediction."""
