@@ -1,0 +1,59 @@
+# Every target sets up what it needs in .venv first. `make` alone prints what there is.
+#
+#   SCENARIO  a file in scenarios/ by its name, or a path      PROFILE  cpu | cuda
+#   ARGS      more arguments for the command, as typed in a shell
+#   ENGINE    cpu | cuda | none | auto (what `make setup` installs)
+#   TORCH_INDEX  where pip finds PyTorch's CPU wheels, if it does not know
+#   PYTHON    the interpreter to build .venv with              RUN  a folder under results/
+
+# Exported, and quoted where used: a blank or a quote in a value can't change the command.
+export SCENARIO PROFILE RUN ENGINE TORCH_INDEX PYTHON
+
+MODEL ?= smollm2-135m-instruct
+export MODEL
+
+.DEFAULT_GOAL := help
+.PHONY: help setup bench report model test check clean
+
+help: ## print this
+	@echo 'kvbench: what does each KV-cache strategy buy on vLLM?'
+	@echo
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@echo
+	@echo '  make bench SCENARIO=fp8_vs_fp16 [PROFILE=cpu|cuda] [ARGS="--repeats 1"]'
+
+setup: ## build .venv: Python packages and the engine that this machine can run
+	@sh requirements/setup.sh
+
+bench: ## run a scenario and write its report (SCENARIO=name [PROFILE=cpu|cuda] [ARGS=…])
+	@if [ -z "$$SCENARIO" ]; then \
+		echo 'make bench needs a scenario: make bench SCENARIO=name, where name is one of'; \
+		ls scenarios/*.yaml 2>/dev/null | sed 's|.*/|  |; s|\.yaml$$||'; \
+		exit 2; \
+	fi >&2
+	@sh requirements/setup.sh
+	@.venv/bin/kvbench bench "$$SCENARIO" $${PROFILE:+--profile "$$PROFILE"} $(ARGS)
+
+report: ## rebuild a report from what was stored (RUN=results/scenario/run [ARGS=…])
+	@if [ -z "$$RUN" ]; then \
+		echo 'make report needs a run: make report RUN=path, where path is one of'; \
+		ls -d results/*/*/ 2>/dev/null | sed 's|^|  |'; \
+		exit 2; \
+	fi >&2
+	@sh requirements/setup.sh
+	@.venv/bin/kvbench report "$$RUN" $(ARGS)
+
+model: setup ## fetch and convert the embedded model (MODEL=name)
+	@.venv/bin/kvbench model fetch "$$MODEL" $(ARGS)
+
+test: setup ## run the tests, those with the real engine among them
+	@.venv/bin/python -m pytest $(ARGS)
+
+check: setup ## formatting, lint and types
+	@.venv/bin/ruff format --check .
+	@.venv/bin/ruff check .
+	@.venv/bin/mypy
+
+clean: ## remove .venv and caches; results, reports and the model cache stay
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist tests/artifacts
+	find harness tests requirements -name __pycache__ -type d -prune -exec rm -rf {} +
