@@ -57,9 +57,12 @@ def has_nvidia_gpu(slash: Path = Path("/")) -> bool:
     """Tell whether this machine has an NVIDIA GPU: by the driver's files, else by nvidia-smi."""
     if (slash / "dev/nvidia0").exists() or any(slash.glob("proc/driver/nvidia/gpus/*")):
         return True
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return False
     try:
         listed = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False
+            [tool, "-L"], capture_output=True, text=True, timeout=30, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
@@ -115,7 +118,12 @@ def why_start_over(venv: Path, stamp: Mapping[str, object], wanted: Mapping[str,
     if any(venv.glob(f"lib/python*/site-packages/{others}-[0-9]*.dist-info")):
         return "it holds the other engine"
     ours = "{}.{}".format(*sys.version_info)
-    works = [venv / "bin/python", "-I", "-c", "import pip, sys; print(*sys.version_info[:2], sep='.')"]
+    works = [
+        venv / "bin/python",
+        "-I",
+        "-c",
+        "import pip, sys; print(*sys.version_info[:2], sep='.')",
+    ]
     try:
         answer = subprocess.run(works, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -169,8 +177,10 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
         "free some space (pip unpacks under TMPDIR), then again",
     ),
     (
-        r"NewConnectionError|Temporary failure in name resolution|Name or service not known"
-        r"|Network is unreachable|ConnectTimeout|Read timed out|ProxyError",
+        (
+            r"NewConnectionError|Temporary failure in name resolution|Name or service not known"
+            r"|Network is unreachable|ConnectTimeout|Read timed out|ProxyError"
+        ),
         "the package registry can't be reached",
         "check the network or the proxy (pip config list), then again; what is fetched is kept",
     ),
