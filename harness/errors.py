@@ -9,8 +9,8 @@ The tree::
     │   │   └── UnsupportedModel             readable, but its KV layout is not modelled
     │   └── NotFound                         a scenario, run or model that isn't there
     ├── EngineError                 exit 1
-    │   ├── EngineMissing                    no vLLM in this environment
     │   ├── ServerStartError                 the server ended before it was healthy
+    │   │   └── EngineMissing                no vLLM in this environment
     │   └── ServerDied                       the server ended in the middle of a load
     ├── ModelFetchError             exit 1   the embedded model could not be prepared
     ├── StoreError                  exit 1   results that can't be written or read back
@@ -89,12 +89,28 @@ class EngineError(KvbenchError):
     """The inference engine did not do what was asked."""
 
 
-class EngineMissing(EngineError):
-    """No vLLM is installed in this environment."""
-
-
 class ServerStartError(EngineError):
-    """The server ended, or stayed unhealthy, before it served anything."""
+    """The server ended, or stayed unhealthy, before it served anything.
+
+    ``kind`` sorts the reason: ``unsupported`` (this engine or device can't do it), ``memory``,
+    ``flag``, ``model``, ``gated``, ``port``, ``killed``, ``engine`` or ``unknown``.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        next_move: str | None = None,
+        evidence: str | None = None,
+        kind: str = "unknown",
+    ) -> None:
+        super().__init__(what, where=where, next_move=next_move, evidence=evidence)
+        self.kind = kind
+
+
+class EngineMissing(ServerStartError):
+    """No vLLM is installed in the engine's Python, or not the build for this device."""
 
 
 class ServerDied(EngineError):

@@ -42,18 +42,26 @@ def _scaled(text: str, units: dict[str, int], kind: str, example: str) -> int:
     match = _QUANTITY.fullmatch(text)
     if match is None or match[2].lower() not in units:
         legal = ", ".join(unit for unit in units if unit)
-        raise ValueError(f"{text!r} is not a {kind}; write a number with one of {legal}, as {example}")
+        raise ValueError(
+            f"{text!r} is not a {kind}; write a number with one of {legal}, as {example}"
+        )
     return round(float(match[1]) * units[match[2].lower()])
 
 
 def parse_bytes(text: str | int) -> Bytes:
     """Read a memory size: ``120MB`` is 120·10⁶, ``2GiB`` is 2·2³⁰, a bare number is bytes."""
-    return text if isinstance(text, int) else _scaled(text, _BYTE_UNITS, "memory size", "120MB or 2GiB")
+    return (
+        text
+        if isinstance(text, int)
+        else _scaled(text, _BYTE_UNITS, "memory size", "120MB or 2GiB")
+    )
 
 
 def parse_tokens(text: str | int) -> Tokens:
     """Read a length in tokens: ``8k`` is 8,192, ``1m`` is 1,048,576, a bare number is tokens."""
-    return text if isinstance(text, int) else _scaled(text, _TOKEN_UNITS, "token count", "8192 or 8k")
+    return (
+        text if isinstance(text, int) else _scaled(text, _TOKEN_UNITS, "token count", "8192 or 8k")
+    )
 
 
 def format_bytes(count: float | None, digits: int = 2) -> str:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from harness.errors import ScenarioError, did_you_mean
 from harness.scenario.read import Document, KeyPath, dotted, parse_value, read_document
-from harness.scenario.schema import MATRIX_KEYS, PROFILES, Scenario, Timeouts, Workload
+from harness.scenario.schema import MATRIX_KEYS, PROFILES, Scenario, Slo, Strict, Timeouts, Workload
 
 TOP_KEYS = (
     "schema",
@@ -150,7 +150,9 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
-        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        merged[key] = (
+            merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        )
     return merged
 
 
@@ -304,12 +306,13 @@ def _explain(error: Any, path: KeyPath) -> str:
 
 
 def _legal_keys(path: KeyPath) -> Sequence[str]:
-    models = {"workloads": Workload, "timeouts": Timeouts}
-    if path[0] in models:
-        return list(models[str(path[0])].model_fields)
-    field = Scenario.model_fields.get(str(path[0]))
-    nested = getattr(field.annotation, "model_fields", None) if field is not None else None
-    return list(nested) if nested else PROFILE_KEYS
+    nested: dict[str | int, type[Strict]] = {
+        "workloads": Workload,
+        "timeouts": Timeouts,
+        "slo": Slo,
+    }
+    model = nested.get(path[0])
+    return list(model.model_fields) if model is not None and len(path) > 1 else PROFILE_KEYS
 
 
 def _check_scenario(scenario: Scenario, spot: _Spot, origins: Sequence[int]) -> None:

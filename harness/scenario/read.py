@@ -129,7 +129,7 @@ def _parse(text: str, source: str) -> tuple[yaml.Node | None, Any]:
     loader.name = source
     try:
         node = loader.get_single_node()
-        return node, None if node is None else loader.construct_document(node)  # type: ignore[no-untyped-call]
+        return node, None if node is None else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{source}:{mark.line + 1}" if mark is not None else source
@@ -139,7 +139,7 @@ def _parse(text: str, source: str) -> tuple[yaml.Node | None, Any]:
     except RecursionError:
         raise ScenarioError("nested too deeply to be a scenario", where=source) from None
     finally:
-        loader.dispose()  # type: ignore[no-untyped-call]
+        loader.dispose()
 
 
 def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int]) -> None:

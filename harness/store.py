@@ -1,0 +1,338 @@
+"""Every path under ``results/``, and the only reader and writer of what lies there.
+
+Layout, one folder per run and one per trial (``docs/results-format.md`` documents the files)::
+
+    results/<scenario>/<run-id>/bench.json
+    results/<scenario>/<run-id>/<trial-id>/run.json        written first: started; sealed last
+                                          /requests.jsonl  one line per request, as it ends
+                                          /samples.jsonl   one line per telemetry sample
+                                          /server.log      the engine's whole log
+
+Whatever is replaced is written beside and moved into place, so that a reader never sees half a
+file; lines are appended and flushed at once, so that a killed harness keeps what it measured.
+A line that was cut off by a kill is counted and left out, never guessed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self, TypeVar
+
+import msgspec
+
+from harness.errors import NotFound, StoreError
+from harness.record import (
+    SCHEMA_VERSION,
+    BenchRecord,
+    ClientSample,
+    EngineSample,
+    GpuSample,
+    ProcessSample,
+    RequestRecord,
+    Run,
+    Sample,
+    TrialRecord,
+)
+
+DEFAULT_ROOT = Path("results")
+BENCH_FILE = "bench.json"
+RUN_FILE = "run.json"
+REQUESTS_FILE = "requests.jsonl"
+SAMPLES_FILE = "samples.jsonl"
+LOG_FILE = "server.log"
+
+_SAMPLE_KINDS: dict[str, type[Any]] = {
+    "gpu": GpuSample,
+    "process": ProcessSample,
+    "engine": EngineSample,
+    "client": ClientSample,
+}
+_KIND_OF = {kind: name for name, kind in _SAMPLE_KINDS.items()}
+_RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+
+T = TypeVar("T")
+
+
+def new_run_folder(root: Path, scenario_slug: str) -> Path:
+    """Create and return a fresh folder ``<root>/<scenario>/<UTC time>-<random>``.
+
+    Raises:
+        StoreError: the folder can't be created (no permission, disk full).
+    """
+    run_id = time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + secrets.token_hex(2)
+    folder = root / scenario_slug / run_id
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    return folder
+
+
+def runs_of(root: Path, scenario_slug: str) -> tuple[Path, ...]:
+    """The stored runs of a scenario, oldest first."""
+    folder = root / scenario_slug
+    if not folder.is_dir():
+        return ()
+    return tuple(sorted(path.parent for path in folder.glob(f"*/{BENCH_FILE}")))
+
+
+def find_run(given: str, root: Path = DEFAULT_ROOT) -> Path:
+    """Find a run by its folder, its run id, or a scenario's name (its latest run).
+
+    Raises:
+        NotFound: nothing under ``root`` answers to that name.
+    """
+    folder = Path(given)
+    if (folder / BENCH_FILE).is_file():
+        return folder
+    by_scenario = runs_of(root, given) if "/" not in given and given not in ("", ".", "..") else ()
+    if by_scenario:
+        return by_scenario[-1]
+    by_id = [path for path in _all_runs(root) if path.name == given]
+    if len(by_id) == 1:
+        return by_id[0]
+    raise NotFound(
+        f"there is no stored run {given!r}",
+        where=str(root),
+        legal=[str(path) for path in _all_runs(root)[-8:]],
+        next_move="give the folder that `kvbench bench` printed, a run id, or a scenario's name",
+    )
+
+
+def _all_runs(root: Path) -> list[Path]:
+    return sorted((p.parent for p in root.glob(f"*/*/{BENCH_FILE}")), key=lambda p: p.name)
+
+
+def write_bench(run_folder: Path, bench: BenchRecord) -> None:
+    """Write (or replace) ``bench.json``."""
+    _replace_file(run_folder / BENCH_FILE, _pretty(bench))
+
+
+def read_bench(run_folder: Path) -> tuple[BenchRecord, tuple[TrialRecord, ...]]:
+    """Read a run with all trials that were begun, in running order.
+
+    Raises:
+        NotFound: the folder holds no run.
+        StoreError: it was written by a newer kvbench, or is damaged beyond a cut-off line.
+    """
+    bench = read_manifest(run_folder)
+    folders = [run_folder / trial_id for trial_id in bench.trial_ids]
+    return bench, tuple(read_trial(folder) for folder in folders if (folder / RUN_FILE).is_file())
+
+
+def read_manifest(run_folder: Path) -> BenchRecord:
+    """Read ``bench.json`` alone."""
+    path = run_folder / BENCH_FILE
+    if not path.is_file():
+        raise NotFound("there is no run here", where=str(path))
+    bench = _decode(path, BenchRecord)
+    for trial_id in bench.trial_ids:
+        if Path(trial_id).name != trial_id or trial_id in (".", ".."):
+            raise StoreError(f"{trial_id!r} is no name of a trial folder", where=str(path))
+    return bench
+
+
+def read_trial(folder: Path) -> TrialRecord:
+    """Read one trial; lines that were cut off are counted in ``damaged_lines``."""
+    run = _decode(folder / RUN_FILE, Run)
+    requests, damaged = _read_lines(folder / REQUESTS_FILE, RequestRecord)
+    samples, damaged_samples = _read_samples(folder / SAMPLES_FILE)
+    return TrialRecord(
+        run=run,
+        requests=tuple(requests),
+        gpu_samples=tuple(samples["gpu"]),
+        process_samples=tuple(samples["process"]),
+        engine_samples=tuple(samples["engine"]),
+        client_samples=tuple(samples["client"]),
+        damaged_lines=damaged + damaged_samples,
+    )
+
+
+def is_sealed(run_folder: Path, trial_id: str) -> bool:
+    """Whether this trial was measured to its end."""
+    path = run_folder / trial_id / RUN_FILE
+    return path.is_file() and _decode(path, Run).status == "sealed"
+
+
+class TrialFolder:
+    """The open folder of one trial: append while it runs, seal at the end.
+
+    Opening it writes ``run.json`` with the status it is given (``started``). An earlier attempt
+    that was not sealed is moved aside to ``<trial-id>.attempt-N``, never overwritten.
+    """
+
+    def __init__(self, run_folder: Path, run: Run) -> None:
+        self.path = run_folder / run.trial.trial_id
+        self._run = run
+        self._requests: IO[bytes] | None = None
+        self._samples: IO[bytes] | None = None
+        self._encoder = msgspec.json.Encoder()
+
+    def __enter__(self) -> Self:
+        try:
+            self._set_earlier_attempt_aside()
+            self.path.mkdir(parents=True)
+            _replace_file(self.path / RUN_FILE, _pretty(self._run))
+            self._requests = (self.path / REQUESTS_FILE).open("ab", buffering=0)
+            self._samples = (self.path / SAMPLES_FILE).open("ab")
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for stream in (self._requests, self._samples):
+            if stream is not None:
+                stream.close()
+
+    def _set_earlier_attempt_aside(self) -> None:
+        if not self.path.exists():
+            return
+        number = 1
+        while (aside := self.path.with_name(f"{self.path.name}.attempt-{number}")).exists():
+            number += 1
+        self.path.rename(aside)
+
+    @property
+    def log_path(self) -> Path:
+        """Where the server's log of this trial lies."""
+        return self.path / LOG_FILE
+
+    def append_request(self, record: RequestRecord) -> None:
+        """Write one finished request at once."""
+        self._append(self._requests, self._encoder.encode(record) + b"\n", REQUESTS_FILE)
+
+    def append_sample(self, sample: Sample) -> None:
+        """Write one telemetry sample; flushed by the writer's buffer and at the seal."""
+        kind = _KIND_OF[type(sample)].encode()
+        line = b'{"kind":"' + kind + b'","sample":' + self._encoder.encode(sample) + b"}\n"
+        self._append(self._samples, line, SAMPLES_FILE)
+
+    def seal(self, run: Run) -> None:
+        """Close the record: everything on disk, then ``run.json`` replaced as the last act."""
+        if self._samples is not None:
+            self._samples.flush()
+        self._run = run
+        _replace_file(self.path / RUN_FILE, _pretty(run))
+
+    def seal_with(self, **changes: Any) -> Run:
+        """Seal with some fields of the started run changed; returns what was written."""
+        self.seal(replace(self._run, **changes))
+        return self._run
+
+    def _append(self, stream: IO[bytes] | None, line: bytes, name: str) -> None:
+        if stream is None:
+            raise StoreError("the trial's folder is not open", where=str(self.path / name))
+        try:
+            stream.write(line)
+        except OSError as error:
+            raise _cannot_write(self.path / name, error) from error
+
+
+def _replace_file(path: Path, content: bytes) -> None:
+    beside = path.with_name(path.name + ".tmp")
+    try:
+        with beside.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.replace(path)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"can't write: {error.strerror}",
+        where=str(path),
+        next_move="free some space or choose another folder with --out; what is already "
+        "measured is kept, and `--resume` goes on from there",
+    )
+
+
+def _pretty(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def _decode(path: Path, kind: type[T]) -> T:
+    try:
+        raw = path.read_bytes()
+        _check_version(raw, path)
+        return msgspec.json.decode(raw, type=kind)
+    except OSError as error:
+        raise StoreError(f"can't read: {error.strerror}", where=str(path)) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise StoreError(f"damaged: {error}", where=str(path)) from error
+
+
+def _check_version(raw: bytes, path: Path) -> None:
+    version = msgspec.json.decode(raw, type=_Versioned).schema_version
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"written by a newer kvbench (schema {version}; this one reads up to {SCHEMA_VERSION})",
+            where=str(path),
+            next_move="update kvbench",
+        )
+
+
+class _Versioned(msgspec.Struct):
+    schema_version: int
+
+
+def _read_lines(path: Path, kind: type[T]) -> tuple[list[T], int]:
+    if not path.is_file():
+        return [], 0
+    decoder = msgspec.json.Decoder(kind)
+    records: list[T] = []
+    damaged = 0
+    with path.open("rb") as stream:
+        for line in stream:
+            try:
+                records.append(decoder.decode(line))
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                damaged += 1
+    return records, damaged
+
+
+class _StoredSample(msgspec.Struct):
+    kind: str
+    sample: msgspec.Raw
+
+
+def _read_samples(path: Path) -> tuple[dict[str, list[Any]], int]:
+    decoders = {name: msgspec.json.Decoder(kind) for name, kind in _SAMPLE_KINDS.items()}
+    samples: dict[str, list[Any]] = {name: [] for name in _SAMPLE_KINDS}
+    stored, damaged = _read_lines(path, _StoredSample)
+    for line in stored:
+        try:
+            samples[line.kind].append(decoders[line.kind].decode(line.sample))
+        except (KeyError, msgspec.MsgspecError):
+            damaged += 1
+    return samples, damaged
+
+
+def read_text_tail(path: Path, max_bytes: int = 8192) -> str:
+    """The end of a text file (a server's log), decoded leniently; empty if there is none."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, stream.tell() - max_bytes))
+            return stream.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def sealed_trials(run_folder: Path, trial_ids: Sequence[str]) -> frozenset[str]:
+    """Those of the trials that are sealed."""
+    return frozenset(trial_id for trial_id in trial_ids if is_sealed(run_folder, trial_id))
