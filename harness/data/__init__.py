@@ -1,0 +1,1 @@
+"""Architecture fields of popular models, by Hugging Face id (``models.json``)."""

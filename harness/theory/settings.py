@@ -1,0 +1,150 @@
+"""The server settings that decide how the KV pool is cut, with the pinned engine's defaults.
+
+Names are vLLM's own. Not covered: settings that change only speed, and the byte budget, which is
+passed beside them. Source: vLLM 0.32.0, ``engine/arg_utils.py`` and ``config/vllm.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from harness.errors import InputError
+from harness.units import GIB, Bytes, Tokens
+
+Device = Literal["cuda", "cpu"]
+
+_CUDA_BLOCK: Tokens = 16
+_CPU_BLOCK: Tokens = 128
+_SERVER_BATCH: Tokens = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What a vLLM server was told, as far as its KV cache is concerned.
+
+    None means the engine's own default. ``batches_in_flight`` is the number of steps whose tokens
+    may be unsettled at once: 1, or 2 where the engine schedules ahead (0.26 and later on CUDA);
+    it only matters to windows. ``cpu_features`` (``amx``, ``avx512_bf16``) are the CPU's own,
+    since the CPU backend chooses block size and state dtype by them.
+    """
+
+    device: Device = "cuda"
+    kv_cache_dtype: str = "auto"
+    dtype: str = "auto"
+    block_size: int | None = None
+    max_model_len: int | None = None
+    max_num_batched_tokens: int | None = None
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    decode_context_parallel_size: int = 1
+    enable_prefix_caching: bool | None = None
+    num_speculative_tokens: int = 0
+    batches_in_flight: int = 1
+    mamba_cache_dtype: str = "auto"
+    mamba_ssm_cache_dtype: str = "auto"
+    kv_cache_dtype_skip_layers: tuple[str, ...] = ()
+    disable_hybrid_kv_cache_manager: bool = False
+    speculative_method: str = "mtp"
+    cpu_features: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} must be at least 1, not {value}")
+        if self.num_speculative_tokens < 0:
+            raise InputError("num_speculative_tokens can't be negative")
+
+    @property
+    def default_block_size(self) -> Tokens:
+        """The block size before any model-specific adjustment."""
+        fallback = _CUDA_BLOCK if self.device == "cuda" else _CPU_BLOCK
+        return self.block_size or fallback
+
+    @property
+    def batch_tokens(self) -> Tokens:
+        """Tokens of one scheduler step, ``max_num_batched_tokens`` or its default."""
+        if self.max_num_batched_tokens is not None:
+            return self.max_num_batched_tokens
+        world = self.tensor_parallel_size * self.pipeline_parallel_size
+        return _SERVER_BATCH * (world if self.device == "cpu" else 1)
+
+    @property
+    def tokens_in_flight(self) -> Tokens:
+        """Tokens that may be scheduled but not yet settled."""
+        return self.batches_in_flight * self.batch_tokens
+
+
+_POSITIVE = (
+    "block_size",
+    "max_model_len",
+    "max_num_batched_tokens",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "decode_context_parallel_size",
+    "batches_in_flight",
+)
+
+
+def default_max_num_batched_tokens(memory_bytes: Bytes, device_name: str) -> Tokens:
+    """The API server's default step size on a CUDA device: it grows with the card."""
+    if memory_bytes >= 160 * GIB:
+        return 16384
+    if memory_bytes >= 70 * GIB and "a100" not in device_name.lower():
+        return 8192
+    return _SERVER_BATCH
+
+
+_SPELLED_ALIKE = (
+    "kv_cache_dtype",
+    "dtype",
+    "block_size",
+    "max_model_len",
+    "max_num_batched_tokens",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "decode_context_parallel_size",
+    "enable_prefix_caching",
+    "mamba_cache_dtype",
+    "mamba_ssm_cache_dtype",
+    "disable_hybrid_kv_cache_manager",
+)
+
+
+def settings_from_flags(
+    flags: Mapping[str, Any],
+    device: Device,
+    *,
+    cpu_features: frozenset[str] = frozenset(),
+) -> EngineSettings:
+    """Read vLLM flags in vLLM's spelling; keys that do not concern the KV cache are ignored.
+
+    ``hf_overrides`` is not read here: merge it into the config before ``model_spec``
+    (``harness.specs.fields.merge_overrides``).
+    """
+    known = {key: flags[key] for key in _SPELLED_ALIKE if flags.get(key) is not None}
+    speculative = flags.get("speculative_config")
+    speculative = speculative if isinstance(speculative, Mapping) else {}
+    skipped = flags.get("kv_cache_dtype_skip_layers") or ()
+    return EngineSettings(
+        device=device,
+        num_speculative_tokens=int(
+            speculative.get("num_speculative_tokens") or flags.get("num_speculative_tokens") or 0
+        ),
+        speculative_method=str(speculative.get("method", "mtp")),
+        batches_in_flight=_batches_in_flight(flags, device),
+        kv_cache_dtype_skip_layers=tuple(str(layer) for layer in skipped),
+        cpu_features=cpu_features,
+        **known,
+    )
+
+
+def _batches_in_flight(flags: Mapping[str, Any], device: Device) -> int:
+    """One per pipeline stage, and one more where the scheduler runs ahead of the device."""
+    stages = int(flags.get("pipeline_parallel_size") or 1)
+    if device == "cpu":
+        return stages
+    ahead = flags.get("async_scheduling", True) and stages == 1
+    return stages + 1 if ahead else stages
