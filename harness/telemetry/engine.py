@@ -136,8 +136,9 @@ def parse_granted(text: str) -> GrantedKv:
     """Read what the engine allocated from the labels of ``vllm:cache_config_info``.
 
     The labels are Python's text of the engine's own cache settings: ``'8'``, ``'True'``,
-    ``'None'``. ``kv_cache_memory_bytes`` is the size that was asked for, so it is None unless it
-    was given. Engines older than 0.24 or so do not print the tokens and the concurrency.
+    ``'None'``. ``kv_cache_memory_bytes`` is the size that was asked for, and None where the engine
+    made the pool of what ``gpu_memory_utilization`` left. Older engines print neither tokens nor
+    concurrency.
 
     Raises:
         ValueError: the line is not in Prometheus' text format.

@@ -35,6 +35,7 @@ from typing import Any, TypeVar
 import psutil
 
 from harness.record import GpuFacts, GpuSample
+from harness.telemetry.process import TREE_REFRESH_S
 from harness.telemetry.source import Problems
 from harness.units import Bytes, Seconds
 
@@ -274,8 +275,13 @@ def device_used_bytes(visible: str | None = None) -> Bytes | None:
     """
     setting = _visible_setting() if visible is None else visible
     try:
+        import pynvml
+
         with _session():
-            readings = [_memory(device).used for device in _visible(setting)]
+            devices = _visible(setting)
+            if setting is None and len(devices) < pynvml.nvmlDeviceGetCount():
+                return None
+            readings = [_memory(device).used for device in devices]
     except Exception:  # without NVML the figure is unknown, for whatever reason
         return None
     known = [used for used in readings if used is not None]
@@ -318,13 +324,15 @@ def _listed(handle: Handle) -> dict[int, Bytes | None]:
 
 
 def _attribute(
-    listed: Mapping[int, Bytes | None], ours: frozenset[int], host_pids: bool
+    listed: Mapping[int, Bytes | None] | None, ours: frozenset[int], host_pids: bool
 ) -> _Tenants:
-    """Tell our processes from others; unknown where NVML's ids may not be ours.
+    """Tell our processes from others; unknown without a list or where its ids may not be ours.
 
     In a container the ids are believed only if all of them live here and one is ours: then the
     driver has translated them.
     """
+    if listed is None:
+        return _Tenants()
     if not host_pids and not (ours & listed.keys() and all(map(psutil.pid_exists, listed))):
         return _Tenants()
     held = [size for pid, size in listed.items() if pid in ours]
@@ -362,13 +370,16 @@ class NvmlSource:
     half-way goes on giving samples in which everything is unknown.
 
     Who holds what is asked once a second, since listing processes is the dearest call by far and
-    the answer moves slowly; the samples in between repeat it.
+    the answer moves slowly; the samples in between repeat it. ``pids`` is called every five
+    seconds at most, and at the first reading.
     """
 
     devices: list[_Device]
     pids: Pids
     host_pids: bool
     opened: bool = False
+    own_pids: frozenset[int] = frozenset()
+    walked_at_s: Seconds | None = None
     problems: Problems = field(default_factory=Problems)
 
     @classmethod
@@ -434,12 +445,16 @@ class NvmlSource:
         if device.mig:
             return _Tenants()
         if device.tenants is None or now - device.tenants_read_s >= TENANTS_REFRESH_S:
-            device.tenants = _ask(self._attributed, device.handle) or _Tenants()
+            listed = _ask(_listed, device.handle)
+            ours = self._ours(now)
+            device.tenants = _attribute(listed, ours, self.host_pids)
             device.tenants_read_s = now
         return device.tenants
 
-    def _attributed(self, handle: Handle) -> _Tenants:
-        return _attribute(_listed(handle), self.pids(), self.host_pids)
+    def _ours(self, now: Seconds) -> frozenset[int]:
+        if self.walked_at_s is None or now - self.walked_at_s >= TREE_REFRESH_S:
+            self.own_pids, self.walked_at_s = self.pids(), now
+        return self.own_pids
 
     def close(self) -> None:
         """Shut NVML down; nothing is read after."""

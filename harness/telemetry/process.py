@@ -2,13 +2,13 @@
 
 Method: the tree is the root process and all its descendants, found by parent process id. Walking
 every process of the machine is far dearer than reading the few that we want, so the source walks
-the tree once a second and reads each member's RSS at every reading.
+the tree every five seconds and reads each member's RSS at every reading.
 
 The sum of RSS counts a page once for every process that maps it. vLLM's API server, engine core
-and workers all map the same libraries, so the sum is too high by those shared pages. The exact
-alternative (PSS) makes the kernel walk the page tables of the engine, which takes tens of
-milliseconds for a pool of gigabytes and holds a lock that the engine wants; it is read on demand
-(:func:`tree_pss_bytes`) and never while a load is played.
+and workers all map the same libraries, so the sum is too high by those shared pages (3,370 MiB
+against 2,972 MiB for the CPU build with a pool of 1 GiB). The exact alternative (PSS) makes the
+kernel walk the engine's page tables under a lock that its page faults want, 45 ms there against
+0.1 ms; it is read on demand (:func:`tree_pss_bytes`) and never while a load is played.
 
 Not covered: processes that left the tree because their parent died (they are adopted by init),
 memory swapped out, and memory of the page cache.
@@ -24,7 +24,7 @@ from harness.record import ProcessSample
 from harness.telemetry.source import Problems
 from harness.units import Bytes, Seconds
 
-TREE_REFRESH_S: Seconds = 1.0
+TREE_REFRESH_S: Seconds = 5.0
 
 
 def _tree(root_pid: int) -> tuple[psutil.Process, ...]:
