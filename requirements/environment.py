@@ -185,7 +185,7 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
         "check the network or the proxy (pip config list), then again; what is fetched is kept",
     ),
     (
-        r"No matching distribution found for torch==\S+\+cpu",
+        r"(No matching distribution found for|depends on) torch==\S+\+cpu",
         "pip does not find PyTorch's CPU wheel, which is not in the default package registry",
         "make setup TORCH_INDEX=<the address that pytorch.org's install page shows for CPU>",
     ),

@@ -10,8 +10,11 @@ suits() {
     "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' >/dev/null 2>&1
 }
 
+# The Python that .venv was made with stays the one it is made with, however it was chosen.
+made_with=$(sed -n 's/^executable = //p' "$here/../.venv/pyvenv.cfg" 2>/dev/null)
+
 tried=
-for candidate in ${PYTHON:+"$PYTHON"} python3 python3.11 python3.12 python3.13 python; do
+for candidate in ${PYTHON:+"$PYTHON"} ${made_with:+"$made_with"} python3 python3.11 python3.12 python3.13 python; do
     if suits "$candidate"; then
         exec "$candidate" "$here/environment.py" "$@"
     fi
