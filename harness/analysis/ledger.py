@@ -16,26 +16,17 @@ Source: vLLM 0.32.0, ``v1/worker/gpu_worker.py`` and ``gpu_model_runner.py`` (th
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from harness.analysis.granted import LOG_FIGURES, pool_bytes, read_gib
 from harness.analysis.results import Ledger, LedgerLine, Summary, Verdict
-from harness.record import ServerFacts, TrialRecord
-from harness.units import GIB, Bytes, Fraction, format_bytes, format_percent
+from harness.record import Run, ServerFacts, TrialRecord
+from harness.units import Bytes, Fraction, format_bytes, format_percent
 
 #: A remainder above this share of the memory taken makes the ledger suspect.
 OPEN_ABOVE: Fraction = 0.05
-
-_GIB = r"(-?\d+(?:\.\d+)?)"
-_LOG = {
-    "weights": re.compile(rf"Model loading took {_GIB} GiB"),
-    "consumed": re.compile(rf"{_GIB} GiB for consumed memory"),
-    "activation": re.compile(rf"{_GIB} GiB for peak activation"),
-    "graphs": re.compile(rf"Graph capturing finished in \S+ secs, took {_GIB} GiB"),
-    "kv_pool": re.compile(rf"Available KV cache memory: {_GIB} GiB"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +44,7 @@ def ledger(trial: TrialRecord, summary: Summary, predicted: PredictedMemory) -> 
     server = trial.run.server
     if server is None or not server.launched:
         return None
-    lines = _lines(server, predicted, _gpus(trial.run.trial.server_flags))
+    lines = _lines(trial.run, server, predicted)
     meter, before, loaded, peak = _seen(server, summary)
     known = [_best(line) for line in lines]
     stated = [amount for amount in known if amount is not None]
@@ -83,15 +74,16 @@ def _gpus(flags: Mapping[str, Any]) -> int:
     return tensor * pipeline
 
 
-def _lines(server: ServerFacts, predicted: PredictedMemory, gpus: int) -> tuple[LedgerLine, ...]:
-    said = {name: _scaled(read_gib(server.log_kv_lines, name), gpus) for name in _LOG}
+def _lines(run: Run, server: ServerFacts, predicted: PredictedMemory) -> tuple[LedgerLine, ...]:
+    gpus = _gpus(run.trial.server_flags)
+    said = {name: _scaled(read_gib(server.log_kv_lines, name), gpus) for name in LOG_FIGURES}
     weights, consumed = said["weights"], said["consumed"]
-    pool = _scaled(server.granted.kv_cache_memory_bytes, gpus)
+    pool = _scaled(pool_bytes(run), gpus)
     activation = said["activation"]
     other = None if weights is None or consumed is None else max(consumed - weights, 0)
     return (
         LedgerLine("weights", predicted.weights_bytes, weights),
-        LedgerLine("kv_pool", predicted.kv_pool_bytes, said["kv_pool"] if pool is None else pool),
+        LedgerLine("kv_pool", predicted.kv_pool_bytes, pool),
         LedgerLine(
             "activation_and_graphs",
             predicted.activation_and_graphs_bytes,
@@ -103,12 +95,6 @@ def _lines(server: ServerFacts, predicted: PredictedMemory, gpus: int) -> tuple[
 
 def _scaled(amount: Bytes | None, gpus: int) -> Bytes | None:
     return None if amount is None else amount * gpus
-
-
-def read_gib(lines: Iterable[str], name: str) -> Bytes | None:
-    """The last figure that the log gives under one of the names known here, in bytes."""
-    found = [match[1] for line in lines for match in _LOG[name].finditer(line)]
-    return round(float(found[-1]) * GIB) if found else None
 
 
 Meter = Literal["nvml", "rss"]
