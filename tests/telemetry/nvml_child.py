@@ -51,7 +51,9 @@ def main() -> None:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         if visible is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = visible
-        print(json.dumps(getattr(child, f"ask_{question}")(**options)), flush=True)
+        answer = json.dumps(getattr(child, f"ask_{question}")(**options))
+        sys.stdout.write(f"{answer}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
