@@ -1,0 +1,79 @@
+"""A stored run → its page and pictures, in ``reports/<scenario>/<run-id>/``.
+
+Method: read the run back, analyse it anew, draw the charts, fill the template; the page is
+written last and moved into place, so that a page that exists is whole. Works on any machine and
+any day from ``results/`` alone; trials that failed, were skipped or never finished are shown as
+such. Not covered: comparing several runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import store
+from harness.analysis.compare import analyse
+from harness.analysis.results import Analysis
+from harness.errors import StoreError
+from harness.record import BenchRecord, TrialRecord
+from harness.report import gallery, html
+from harness.scenario.load import slugify
+
+DEFAULT_ROOT = Path("reports")
+PAGE = "report.html"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPaths:
+    """What was written: the page, and each chart as PNG and as SVG."""
+
+    html: Path
+    pngs: tuple[Path, ...]
+    svgs: tuple[Path, ...] = ()
+
+
+def build_report(run_dir: Path, *, reports_root: Path | None = None) -> ReportPaths:
+    """Write the report of the run stored in ``run_dir``.
+
+    Raises:
+        NotFound: the folder holds no run.
+        StoreError: the run can't be read, or the report can't be written.
+    """
+    bench, trials = store.read_bench(run_dir)
+    analysis = analyse(bench, trials)
+    folder = report_folder(bench, reports_root or DEFAULT_ROOT)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return write_report(bench, trials, analysis, run_dir=run_dir, folder=folder)
+    except OSError as error:
+        raise StoreError(f"can't write the report: {error.strerror}", where=str(folder)) from error
+
+
+def report_folder(bench: BenchRecord, root: Path) -> Path:
+    """Where the report of a run lies; names from the record can't lead out of ``root``."""
+    return root / slugify(bench.scenario_name) / slugify(bench.run_id)
+
+
+def write_report(
+    bench: BenchRecord,
+    trials: Sequence[TrialRecord],
+    analysis: Analysis,
+    *,
+    run_dir: Path,
+    folder: Path,
+) -> ReportPaths:
+    """Draw and write everything of one report into an existing folder."""
+    for stale in (*folder.glob("*.png"), *folder.glob("*.svg")):
+        stale.unlink()
+    plates = gallery.plates(analysis, trials, folder)
+    page = html.page(bench, trials, analysis, plates, run_dir=run_dir, folder=folder)
+    path = folder / PAGE
+    beside = path.with_name(PAGE + ".tmp")
+    beside.write_text(page, encoding="utf-8")
+    beside.replace(path)
+    return ReportPaths(
+        html=path,
+        pngs=tuple(plate.picture.png for plate in plates),
+        svgs=tuple(plate.picture.svg for plate in plates),
+    )

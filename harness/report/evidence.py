@@ -1,0 +1,377 @@
+"""How it was measured, in lines of text: machine, commands, budget, time, every trial's proof.
+
+Method: what the records hold is shown as it stands; commands are quoted so that they can be
+pasted; long lists are cut with the number of what was left out and a link to the file.
+
+Not covered: markup and escaping (the templates), definitions (a template of their own).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from harness import store, units
+from harness.analysis import latency
+from harness.analysis.results import Analysis, KvComparison, TrialAnalysis
+from harness.record import BenchRecord, Environment, RequestRecord, ServerFacts, TrialRecord
+
+#: Requests shown per trial and in a whole page; the files beside hold all.
+MAX_REQUESTS = 12
+MAX_REQUESTS_PAGE = 1200
+MAX_LOG_LINES = 12
+MAX_TEXT = 120
+
+STATUS_WORDS = {
+    "sealed": "measured",
+    "failed": "failed",
+    "skipped": "skipped",
+    "started": "not finished",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line of a list: a name and what it is; ``code`` sets it as typed text."""
+
+    name: str
+    text: str
+    code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLine:
+    """One request as written."""
+
+    index: str
+    phase: str
+    sent: str
+    ttft: str
+    tpot: str
+    e2el: str
+    tokens: str
+    ended: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialLine:
+    """One trial's proof: how it ended, what was run, what the log said, its requests."""
+
+    trial_id: str
+    variant: str
+    workload: str
+    repeat: str
+    status: str
+    reason: str
+    counts: str
+    facts: tuple[Fact, ...]
+    command: str
+    log_lines: tuple[str, ...]
+    warnings: tuple[str, ...]
+    warnings_left: int
+    log_tail: str
+    verdicts: tuple[tuple[str, str, str], ...]
+    requests: tuple[RequestLine, ...]
+    requests_left: int
+    links: tuple[tuple[str, str], ...]
+
+
+def command_text(words: Iterable[str], env: Mapping[str, str] | None = None) -> str:
+    """A command as it can be pasted into a shell, with what was set in its environment."""
+    settings = [f"{name}={shlex.quote(value)}" for name, value in (env or {}).items()]
+    return " ".join([*settings, shlex.join(list(words))])
+
+
+def machine(environment: Environment) -> tuple[Fact, ...]:
+    """The machine and software of a run."""
+    gpus = [
+        f"{gpu.name}, {units.format_bytes(gpu.total_bytes)}, driver {gpu.driver or units.DASH}"
+        for gpu in environment.gpus
+    ]
+    cores = units.format_count(environment.cpu_cores)
+    packages = ", ".join(f"{name} {version}" for name, version in environment.packages.items())
+    return (
+        Fact("Profile", environment.profile),
+        Fact("Taken at", environment.started_at or units.DASH),
+        Fact("GPU", "; ".join(gpus) or "none"),
+        Fact("Processor", f"{environment.cpu or units.DASH}, {cores} cores"),
+        Fact("Memory", units.format_bytes(environment.memory_bytes)),
+        Fact("System", f"{environment.platform}, Python {environment.python}"),
+        Fact("kvbench", environment.kvbench_version),
+        Fact("Packages", packages or units.DASH),
+        Fact("Git revision", _revision(environment)),
+    )
+
+
+def _revision(environment: Environment) -> str:
+    if environment.git_revision is None:
+        return "unknown: not run from a git checkout"
+    state = {
+        True: "with uncommitted changes (dirty): the revision alone does not reproduce it",
+        False: "clean",
+        None: "state unknown",
+    }[environment.git_dirty]
+    return f"{environment.git_revision}, {state}"
+
+
+def setup(bench: BenchRecord, trials: Sequence[TrialRecord], analysis: Analysis) -> list[Fact]:
+    """What was run, with which budget, and where the time went."""
+    scenario = bench.scenario
+    server = next((trial.run.server for trial in trials if trial.run.server), None)
+    version = server.engine_version if server else None
+    shared = scenario.get("server") or {}
+    return [
+        Fact("Command", command_text(bench.command), code=True),
+        Fact("Model", str(scenario.get("model") or (server.served_model if server else None))),
+        Fact("Engine", f"{server.engine if server else 'vllm'} {version or units.DASH}"),
+        Fact("Flags of every server", json.dumps(shared, ensure_ascii=False), code=True),
+        *_variant_facts(bench),
+        Fact("KV budget", _budget(analysis)),
+        Fact(
+            "Repeats", f"{scenario.get('repeats', units.DASH)}, interleaved; each is a new server"
+        ),
+        Fact("Objectives (SLO)", _objectives(scenario.get("slo"))),
+        Fact("Time", _time(bench)),
+    ]
+
+
+def _variant_facts(bench: BenchRecord) -> list[Fact]:
+    variants = bench.scenario.get("variants") or {}
+    facts: list[Fact] = []
+    for name, variant in variants.items():
+        flags = variant.get("flags", variant) if isinstance(variant, dict) else variant
+        facts.append(Fact(f"Variant {name}", json.dumps(flags, ensure_ascii=False), code=True))
+    return facts
+
+
+def _budget(analysis: Analysis) -> str:
+    size = units.format_bytes(analysis.kv_budget_bytes)
+    if analysis.kv_budget_mode == "equal_bytes":
+        return f"equal bytes: every variant's pool was given {size}"
+    if analysis.kv_budget_mode == "equal_tokens":
+        tokens = units.format_count(analysis.kv_budget_tokens)
+        return f"equal tokens: every variant's pool was given room for {tokens} tokens"
+    if analysis.kv_budget_mode == "engine":
+        return "none: each variant ran with the pool that the engine chose for it"
+    return "unknown"
+
+
+def _objectives(slo: object) -> str:
+    if not isinstance(slo, dict):
+        return "none"
+    told = [
+        f"{name.removesuffix('_s').upper()} ≤ {units.format_duration(value)}"
+        for name, value in slo.items()
+        if isinstance(value, int | float)
+    ]
+    return ", ".join(told) or "none"
+
+
+def _time(bench: BenchRecord) -> str:
+    parts = (bench.server_startup_s, bench.load_s, bench.server_stop_s)
+    if bench.wall_s is None or any(part is None for part in parts):
+        return f"{units.format_duration(bench.wall_s)} in all ({bench.status})"
+    startup, load, stop = (part or 0.0 for part in parts)
+    own = bench.wall_s - startup - load - stop
+    share = units.format_percent(own / bench.wall_s if bench.wall_s else None)
+    return (
+        f"{units.format_duration(bench.wall_s)} in all: servers starting "
+        f"{units.format_duration(startup)}, under load {units.format_duration(load)}, stopping "
+        f"{units.format_duration(stop)}, kvbench itself {units.format_duration(own)} ({share})"
+    )
+
+
+# ── KV pools ────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLine:
+    """One variant's pool, predicted and granted, as written."""
+
+    variant: str
+    dtype: str
+    backend: str
+    bytes_per_token: str
+    predicted: str
+    granted: str
+    error: str
+    concurrency: str
+    note: str
+
+
+def pools(analysis: Analysis) -> tuple[PoolLine, ...]:
+    """The KV pool of every variant."""
+    return tuple(_pool(kv) for kv in analysis.kv)
+
+
+def _pool(kv: KvComparison) -> PoolLine:
+    predicted = kv.predicted.kv_cache_tokens if kv.predicted else None
+    per_token = kv.granted.kv_bytes_per_token
+    if per_token is None and kv.predicted is not None:
+        per_token = kv.predicted.kv_bytes_per_token
+    return PoolLine(
+        variant=kv.variant,
+        dtype=kv.kv_cache_dtype or units.DASH,
+        backend=kv.attention_backend or units.DASH,
+        bytes_per_token=f"{units.format_count(per_token)} B" if per_token else units.DASH,
+        predicted=units.format_count(predicted),
+        granted=units.format_count(kv.granted.kv_cache_tokens),
+        error=_error(kv),
+        concurrency=units.format_count(kv.granted.max_concurrency, 2),
+        note=_launches(kv) or kv.predicted_reason or "",
+    )
+
+
+def _error(kv: KvComparison) -> str:
+    if kv.error_tokens is None:
+        return units.DASH
+    if kv.error_tokens == 0:
+        return "none"
+    sign = "+" if kv.error_tokens > 0 else ""
+    within = ", within a block" if kv.agrees else ""
+    share = units.format_percent(kv.error_fraction, 2)
+    return f"{sign}{units.format_count(kv.error_tokens)} ({share}{within})"
+
+
+def _launches(kv: KvComparison) -> str:
+    granted = {tokens for _, tokens in kv.granted_tokens_by_launch}
+    if len(granted) < 2:
+        return ""
+    low, high = units.format_count(min(granted)), units.format_count(max(granted))
+    return f"differs between launches: {low} to {high}"
+
+
+# ── trials ──────────────────────────────────────────────────────────────────────────────────
+
+
+def trials_of(
+    bench: BenchRecord,
+    trials: Sequence[TrialRecord],
+    analysis: Analysis,
+    run_dir: Path,
+    page_dir: Path,
+) -> tuple[TrialLine, ...]:
+    """Every trial of the run in running order, those that never began included."""
+    records = {trial.run.trial.trial_id: trial for trial in trials}
+    known = {trial.trial_id: trial for trial in analysis.trials}
+    each = max(1, min(MAX_REQUESTS, MAX_REQUESTS_PAGE // max(1, len(bench.trial_ids))))
+    return tuple(
+        _trial(records[trial_id], known.get(trial_id), run_dir / trial_id, page_dir, each)
+        if trial_id in records
+        else _not_begun(trial_id)
+        for trial_id in bench.trial_ids
+    )
+
+
+def _trial(
+    record: TrialRecord, trial: TrialAnalysis | None, folder: Path, page_dir: Path, each: int
+) -> TrialLine:
+    run, server = record.run, record.run.server
+    shown = _worth_showing(record.requests, each)
+    warnings = server.log_warnings if server else ()
+    return TrialLine(
+        trial_id=run.trial.trial_id,
+        variant=run.trial.variant,
+        workload=trial.workload_label if trial else units.DASH,
+        repeat=units.format_count(run.trial.repeat + 1),
+        status=STATUS_WORDS.get(run.status, run.status),
+        reason=run.reason or "",
+        counts=_counts(record),
+        facts=_server_facts(server),
+        command=command_text(server.command, server.env) if server and server.command else "",
+        log_lines=server.log_kv_lines[:MAX_LOG_LINES] if server else (),
+        warnings=warnings[:MAX_LOG_LINES],
+        warnings_left=max(0, len(warnings) - MAX_LOG_LINES),
+        log_tail=_tail(folder) if run.status == "failed" else "",
+        verdicts=tuple((v.field, v.verdict, v.reason) for v in trial.verdicts) if trial else (),
+        requests=tuple(_request(request) for request in shown),
+        requests_left=len(record.requests) - len(shown),
+        links=_links(folder, page_dir),
+    )
+
+
+def _not_begun(trial_id: str) -> TrialLine:
+    nothing = units.DASH
+    why = "the run ended before this trial was begun"
+    return TrialLine(
+        trial_id, nothing, nothing, nothing, "not begun", why, nothing,
+        (), "", (), (), 0, "", (), (), 0, (),
+    )  # fmt: skip
+
+
+def _counts(record: TrialRecord) -> str:
+    if not record.requests and record.run.status in ("skipped", "failed"):
+        return units.DASH
+    measured = [request for request in record.requests if request.phase == "measured"]
+    done = sum(latency.is_completed(request) for request in measured)
+    planned = record.run.trial.workload.get("num_prompts")
+    torn = (
+        f", {record.damaged_lines} line{'s' if record.damaged_lines > 1 else ''} torn"
+        if record.damaged_lines
+        else ""
+    )
+    return f"{units.format_count(done)} of {units.format_count(planned)}{torn}"
+
+
+def _server_facts(server: ServerFacts | None) -> tuple[Fact, ...]:
+    if server is None:
+        return ()
+    told = (
+        ("Attention backend", server.attention_backend),
+        ("Start-up", units.format_duration(server.startup_s)),
+        ("CPU binding", server.cpu_binding),
+        ("Resident memory once loaded", units.format_bytes(server.rss_loaded_bytes)),
+        ("Device memory before start", units.format_bytes(server.device_used_before_bytes)),
+        ("Device memory once loaded", units.format_bytes(server.device_used_loaded_bytes)),
+    )
+    return tuple(Fact(name, text) for name, text in told if text and text != units.DASH)
+
+
+def _tail(folder: Path) -> str:
+    lines = store.read_text_tail(folder / store.LOG_FILE, 4096).splitlines()
+    return "\n".join(lines[-20:])
+
+
+def _worth_showing(requests: Sequence[RequestRecord], most: int) -> list[RequestRecord]:
+    """Those with an error first, then the first of the measured ones, in order of sending."""
+    failed = [request for request in requests if request.error is not None]
+    fine = [r for r in requests if r.error is None and r.phase == "measured"]
+    return sorted([*failed, *fine][:most], key=lambda request: request.sent_s)
+
+
+def _request(request: RequestRecord) -> RequestLine:
+    tokens = "+".join(units.format_count(n) for n in (request.prompt_tokens, request.output_tokens))
+    return RequestLine(
+        index=units.format_count(request.index),
+        phase=request.phase,
+        sent=units.format_duration(request.sent_s),
+        ttft=units.format_duration(latency.ttft(request)),
+        tpot=units.format_duration(latency.tpot(request)),
+        e2el=units.format_duration(latency.e2el(request)),
+        tokens=tokens,
+        ended=_excerpt(request.error or request.finish_reason or units.DASH),
+        text=_excerpt(request.text or ""),
+    )
+
+
+def _excerpt(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"
+
+
+def _links(folder: Path, page_dir: Path) -> tuple[tuple[str, str], ...]:
+    names = (store.RUN_FILE, store.REQUESTS_FILE, store.SAMPLES_FILE, store.LOG_FILE)
+    return tuple(
+        (name, link(folder / name, page_dir)) for name in names if (folder / name).is_file()
+    )
+
+
+def link(target: Path, page_dir: Path) -> str:
+    """A relative address from the page to a file, safe inside an attribute."""
+    return quote(Path(os.path.relpath(target.resolve(), page_dir.resolve())).as_posix())

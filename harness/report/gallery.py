@@ -1,0 +1,364 @@
+"""Which charts a run gets: the values of each, the finding in its title, how to read it.
+
+Method: every chart is made from the analysis (and the stored samples, for what happened over
+time); a chart whose values are unknown is left out. Titles are written from the same values as
+the bars, by the same rules as the opening sentences: no difference is claimed without an
+interval.
+
+Not covered: what happened over time (``timeline``), how a chart is drawn (``charts``) or written
+(``style``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import units
+from harness.analysis.results import Analysis, Cell, Comparison
+from harness.record import TrialRecord
+from harness.report import charts, style, timeline
+from harness.report.sentence import short_label
+from harness.report.tables import ratio_text, value_text
+
+#: Workloads in one bar chart.
+MAX_GROUPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Plate:
+    """A chart that was drawn and written."""
+
+    picture: style.Picture
+    caption: str
+    alt: str
+
+
+def plates(analysis: Analysis, trials: Sequence[TrialRecord], folder: Path) -> tuple[Plate, ...]:
+    """Draw every chart of a run and write its files into ``folder``."""
+    drawn: list[Plate] = []
+    for chart in _charts(analysis, trials):
+        with style.drawing():
+            picture = style.write(chart.draw(), chart.name, chart.title, folder)
+        drawn.append(Plate(picture, chart.caption, chart.alt))
+    return tuple(drawn)
+
+
+def _charts(analysis: Analysis, trials: Sequence[TrialRecord]) -> Iterator[charts.Chart]:
+    places = _places(analysis)
+    for made in (
+        _memory(analysis, places),
+        _ledger(analysis),
+        _throughput(analysis, places),
+        _latency(analysis, places),
+        *_sweeps(analysis, places),
+        *timeline.charts_over_time(analysis, trials, places),
+    ):
+        if made is not None:
+            yield made
+
+
+def _places(analysis: Analysis) -> Mapping[str, int]:
+    """Each variant's place, hence its colour and marker; the baseline comes first."""
+    names = dict.fromkeys(
+        [analysis.baseline, *(kv.variant for kv in analysis.kv)]
+        + [t.variant for t in analysis.trials]
+    )
+    return {name: place for place, name in enumerate(names)}
+
+
+# ── memory ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _memory(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart | None:
+    points = tuple(
+        charts.MemoryPoint(
+            variant=kv.variant,
+            place=places[kv.variant],
+            predicted_tokens=kv.predicted.kv_cache_tokens if kv.predicted else None,
+            granted_tokens=kv.granted.kv_cache_tokens,
+            predicted_bytes_per_token=kv.predicted.kv_bytes_per_token if kv.predicted else None,
+            granted_bytes_per_token=kv.granted.kv_bytes_per_token,
+        )
+        for kv in analysis.kv
+    )
+    if not any(p.granted_tokens is not None or p.predicted_tokens is not None for p in points):
+        return None
+    return charts.Chart(
+        "kv-memory",
+        _memory_title(analysis),
+        "Left: each mark is one variant; on the dashed line the engine granted what the formula "
+        "predicts from the model's config.json, below it less. Right: dashed outlines are the "
+        "prediction, filled bars what the granted pool works out to; shorter bars hold more "
+        "tokens in the same memory.",
+        "; ".join(_memory_alt(p) for p in points),
+        lambda: charts.memory(points),
+    )
+
+
+def _memory_title(analysis: Analysis) -> str:
+    errors = [kv.error_fraction for kv in analysis.kv if kv.error_fraction is not None]
+    if not errors:
+        return "Granted KV memory; theory has no prediction to hold it against"
+    if analysis.headline.theory_agrees:
+        who = "Both variants get" if len(errors) == 2 else "Every variant gets"
+        whole = who if len(errors) > 1 else f"{analysis.kv[0].variant} gets"
+        return f"{whole} exactly the KV capacity that theory predicts, to the block"
+    worst = max(errors, key=abs)
+    return f"Granted KV capacity is off the prediction by up to {units.format_percent(abs(worst))}"
+
+
+def _memory_alt(point: charts.MemoryPoint) -> str:
+    return (
+        f"{point.variant}: predicted {units.format_count(point.predicted_tokens)} tokens, "
+        f"granted {units.format_count(point.granted_tokens)}, "
+        f"{units.format_count(point.granted_bytes_per_token)} bytes per token"
+    )
+
+
+def _ledger(analysis: Analysis) -> charts.Chart | None:
+    stacks = tuple(
+        charts.Stack(
+            variant=ledger.variant,
+            parts=tuple(
+                (line.name, line.granted_bytes or line.predicted_bytes) for line in ledger.lines
+            ),
+            remainder_bytes=ledger.remainder_bytes,
+            total_bytes=ledger.loaded_bytes,
+        )
+        for ledger in analysis.ledgers
+        if ledger.loaded_bytes is not None
+    )
+    if not stacks:
+        return None
+    meter = analysis.ledgers[0].meter
+    seen = "device memory (NVML)" if meter == "nvml" else "resident memory of the server (RSS)"
+    shares = [one.remainder_fraction for one in analysis.ledgers if one.remainder_fraction]
+    largest = max(shares, key=abs, default=None)
+    title = (
+        f"Up to {units.format_percent(largest, 0)} of the server's memory is not accounted for"
+        if largest is not None and largest > 0
+        else "The server's memory is accounted for"
+    )
+    return charts.Chart(
+        "memory-ledger",
+        title,
+        f"Where the {seen} lies once the server is healthy, before any load. The hatched end is "
+        "what nobody accounts for: the smaller, the better understood.",
+        "; ".join(_stack_alt(stack) for stack in stacks),
+        lambda: charts.ledger(stacks),
+    )
+
+
+def _stack_alt(stack: charts.Stack) -> str:
+    parts = ", ".join(
+        f"{charts.PART_NAMES.get(name, name)} {units.format_bytes(size)}"
+        for name, size in stack.parts
+    )
+    rest = units.format_bytes(stack.remainder_bytes)
+    total = units.format_bytes(stack.total_bytes)
+    return f"{stack.variant}: {parts}, unexplained {rest}, loaded {total}"
+
+
+# ── throughput and latency ──────────────────────────────────────────────────────────────────
+
+
+def _throughput(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart | None:
+    groups = tuple(
+        charts.BarGroup(c.workload_label, _bars(c, "output_throughput", places))
+        for c in analysis.comparisons[:MAX_GROUPS]
+        if _known(c, "output_throughput")
+    )
+    if not groups:
+        return None
+    return charts.Chart(
+        "output-throughput",
+        _effect_title(analysis, "output_throughput", "output throughput"),
+        "Longer bars are better. A bar is the median of the repeats, each dot one repeat (one "
+        "server start); behind a bar stands its ratio to the baseline with the 95 % interval, "
+        f"where three repeats allow one.{_left_out(analysis, MAX_GROUPS)}",
+        "; ".join(f"{g.label}: " + ", ".join(_bar_alt(b) for b in g.bars) for g in groups),
+        lambda: charts.throughput(groups),
+    )
+
+
+def _bar_alt(bar: charts.Bar) -> str:
+    return f"{bar.variant} {bar.text}"
+
+
+def _left_out(analysis: Analysis, most: int) -> str:
+    rest = len(analysis.comparisons) - most
+    return f" {rest} more workloads are in the tables." if rest > 0 else ""
+
+
+def _known(comparison: Comparison, metric: str) -> bool:
+    row = comparison.row(metric)
+    return row is not None and any(cell.value is not None for cell in row.cells)
+
+
+def _bars(comparison: Comparison, metric: str, places: Mapping[str, int]) -> tuple[charts.Bar, ...]:
+    row = comparison.row(metric)
+    if row is None:
+        return ()
+    return tuple(
+        charts.Bar(
+            variant=cell.variant,
+            place=places[cell.variant],
+            value=None if cell.verdict == "invalid" else cell.value,
+            replicates=()
+            if cell.verdict == "invalid"
+            else tuple(value for _, value in cell.replicates),
+            text=_bar_text(cell, value_text(cell.value, row.unit)),
+        )
+        for cell in row.cells
+    )
+
+
+def _bar_text(cell: Cell, value: str) -> str:
+    if cell.verdict == "invalid":
+        return "withheld: judged invalid"
+    if cell.value is None:
+        return "not measured"
+    if cell.is_baseline or cell.ratio is None:
+        return value
+    return f"{value}   {ratio_text(cell.ratio, cell.interval)}"
+
+
+def _effect_title(analysis: Analysis, metric: str, name: str) -> str:
+    """What the intervals say about one metric, in at most two clauses."""
+    clauses: list[str] = []
+    for comparison in analysis.comparisons:
+        row = comparison.row(metric)
+        for cell in row.cells if row else ():
+            if not cell.is_baseline and cell.effect in ("higher", "lower"):
+                ratio = ratio_text(cell.ratio, cell.interval)
+                clauses.append(f"{cell.variant}: {ratio} under {short_label(comparison)}")
+    if clauses:
+        told = "; ".join(clauses[:2])
+        more = f" (and {len(clauses) - 2} more)" if len(clauses) > 2 else ""
+        return f"{name[:1].upper()}{name[1:]} differs: {told}{more}"
+    effects = {
+        cell.effect
+        for comparison in analysis.comparisons
+        if (row := comparison.row(metric)) is not None
+        for cell in row.cells
+        if not cell.is_baseline
+    }
+    if "no difference shown" in effects:
+        return f"No difference in {name} is shown"
+    if not effects:
+        return f"{name[:1].upper()}{name[1:]} of {analysis.baseline}, by workload"
+    return f"{name[:1].upper()}{name[1:]}, observed without intervals"
+
+
+def _latency(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart | None:
+    groups = tuple(
+        charts.LatencyGroup(
+            short_label(c),
+            _spreads(c, "ttft_s", places),
+            _spreads(c, "tpot_s", places),
+        )
+        for c in analysis.comparisons[:MAX_GROUPS]
+        if _known(c, "ttft_s.p50") or _known(c, "tpot_s.p50")
+    )
+    if not groups:
+        return None
+    return charts.Chart(
+        "latency",
+        _effect_title(analysis, "ttft_s.p50", "TTFT p50"),
+        "Further left is better. The filled mark is the median request (p50), the open one the "
+        "request that nine in ten beat (p90); the number is the p90. Both are medians of the "
+        f"repeats.{_left_out(analysis, MAX_GROUPS)}",
+        "; ".join(_latency_alt(group) for group in groups),
+        lambda: charts.latency(groups),
+    )
+
+
+def _latency_alt(group: charts.LatencyGroup) -> str:
+    def told(name: str, spreads: Sequence[charts.Spread]) -> str:
+        return ", ".join(
+            f"{s.variant} {name} p50 {units.format_duration(s.p50_s)} "
+            f"p90 {units.format_duration(s.p90_s)}"
+            for s in spreads
+        )
+
+    return f"{group.label}: {told('TTFT', group.ttft)}, {told('TPOT', group.tpot)}"
+
+
+def _spreads(
+    comparison: Comparison, metric: str, places: Mapping[str, int]
+) -> tuple[charts.Spread, ...]:
+    return tuple(
+        charts.Spread(
+            variant,
+            places[variant],
+            _usable(comparison, f"{metric}.p50", variant),
+            _usable(comparison, f"{metric}.p90", variant),
+        )
+        for variant in comparison.variants
+    )
+
+
+def _usable(comparison: Comparison, metric: str, variant: str) -> float | None:
+    row = comparison.row(metric)
+    cell = row.cell(variant) if row else None
+    return None if cell is None or cell.verdict == "invalid" else cell.value
+
+
+# ── over concurrency ────────────────────────────────────────────────────────────────────────
+
+
+def _sweeps(analysis: Analysis, places: Mapping[str, int]) -> Iterator[charts.Chart]:
+    """A chart for every set of three or more workloads that differ in concurrency alone."""
+    families: dict[str, list[Comparison]] = {}
+    for comparison in analysis.comparisons:
+        if comparison.workload.get("concurrency") is not None:
+            same = {
+                key: value
+                for key, value in comparison.workload.items()
+                if key not in ("concurrency", "num_prompts", "name", "warmup_requests")
+            }
+            families.setdefault(repr(sorted(same.items())), []).append(comparison)
+    sweeps = [family for family in families.values() if len(_levels(family)) >= 3]
+    for number, family in enumerate(sweeps, 1):
+        yield _sweep(analysis, family, number, places)
+
+
+def _levels(family: Sequence[Comparison]) -> set[int]:
+    return {int(comparison.workload["concurrency"]) for comparison in family}
+
+
+def _sweep(
+    analysis: Analysis, family: Sequence[Comparison], number: int, places: Mapping[str, int]
+) -> charts.Chart:
+    ordered = sorted(family, key=lambda c: int(c.workload["concurrency"]))
+    fits = {kv.variant: kv.concurrency_at_workload for kv in analysis.kv}
+    lines = tuple(
+        charts.SweepLine(
+            variant=variant,
+            place=places[variant],
+            concurrency=tuple(int(c.workload["concurrency"]) for c in ordered),
+            output_throughput=tuple(_usable(c, "output_throughput", variant) for c in ordered),
+            ttft_p50_s=tuple(_usable(c, "ttft_s.p50", variant) for c in ordered),
+            capacity_concurrency=fits.get(variant, {}).get(ordered[-1].workload_label),
+        )
+        for variant in ordered[0].variants
+    )
+    size = f"{ordered[0].workload['context_tokens']}+{ordered[0].workload['output_tokens']}"
+    return charts.Chart(
+        f"sweep-{number}",
+        f"Throughput and TTFT as concurrency grows, requests of {size} tokens",
+        "Left higher is better, right lower. A dotted vertical line is where, by theory, a "
+        "variant's pool is full: beyond it requests wait or are preempted.",
+        "; ".join(_sweep_alt(line) for line in lines),
+        lambda: charts.sweep(lines),
+    )
+
+
+def _sweep_alt(line: charts.SweepLine) -> str:
+    points = ", ".join(
+        f"{units.format_rate(rate, 'tok/s')} at {level}"
+        for level, rate in zip(line.concurrency, line.output_throughput, strict=True)
+    )
+    return f"{line.variant}: {points}"

@@ -1,0 +1,79 @@
+"""The page: one self-contained file that asks nothing of any network.
+
+Method: Jinja2 with autoescape and strict undefined; the only text that enters unescaped is the
+SVG that this program drew (its letters are outlines, its comments are gone) and the style sheet
+that ships with it. A content security policy in the page forbids scripts and loads, so that even
+a hole in the escaping would not run.
+
+Not covered: which words and figures stand in the page (``sentence``, ``tables``, ``evidence``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import store
+from harness.analysis.results import Analysis
+from harness.record import BenchRecord, TrialRecord
+from harness.report import evidence, tables
+from harness.report.gallery import Plate
+from harness.report.sentence import answer
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+@lru_cache(maxsize=1)
+def _templates() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("harness.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def page(
+    bench: BenchRecord,
+    trials: Sequence[TrialRecord],
+    analysis: Analysis,
+    plates: Sequence[Plate],
+    *,
+    run_dir: Path,
+    folder: Path,
+) -> str:
+    """Return the whole page as text; links to the raw files are relative to ``folder``."""
+    from markupsafe import Markup
+
+    trial_lines = evidence.trials_of(bench, trials, analysis, run_dir, folder)
+    context: dict[str, Any] = {
+        "bench": bench,
+        "analysis": analysis,
+        "answer": answer(analysis),
+        "tables": [tables.table(comparison) for comparison in analysis.comparisons],
+        "pools": evidence.pools(analysis),
+        "plates": [(plate, Markup(plate.picture.inline_svg)) for plate in plates],  # noqa: S704
+        "machine": evidence.machine(bench.environment),
+        "setup": evidence.setup(bench, trials, analysis),
+        "trials": trial_lines,
+        "counts": _counts(trial_lines),
+        "skipped": dict(bench.skipped) | dict(analysis.skipped),
+        "record_link": evidence.link(run_dir / store.BENCH_FILE, folder),
+        "report_command": evidence.command_text(["kvbench", "report", str(run_dir)]),
+        "bench_command": evidence.command_text(bench.command),
+        "stamps": sorted({trial.stamp for trial in analysis.trials}),
+    }
+    return _templates().get_template("report.html.j2").render(context)
+
+
+def _counts(lines: Sequence[evidence.TrialLine]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for line in lines:
+        counts[line.status] = counts.get(line.status, 0) + 1
+    return counts

@@ -1,0 +1,267 @@
+"""The opening paragraph: what was found, in words chosen by rules from the analysis.
+
+Method, per variant: its KV pool against the baseline's and against theory; then per workload its
+output throughput and, where one is shown, its change in latency. The wording follows the effect:
+a difference is claimed only where an interval excludes 1 and no replicate was judged invalid;
+"no difference is shown" is a result; a ratio without an interval is called an observation. A
+figure judged invalid is withheld with its reason. Nothing is recommended beyond the figures.
+
+Not covered: answer quality, which a run's record does not hold; the paragraph says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from harness import units
+from harness.analysis.results import Analysis, Cell, Comparison, KvComparison, Row, Verdict
+from harness.report.tables import ratio_text, value_text
+
+#: More sentences about workloads than these bury the answer; the tables hold them all.
+MAX_WORKLOADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``lead`` is the answer in one sentence; ``points`` bear it out; ``limits`` restrict it."""
+
+    lead: str
+    points: tuple[str, ...]
+    limits: tuple[str, ...]
+
+
+def answer(analysis: Analysis) -> Answer:
+    """Write the opening of a report."""
+    variants = [kv.variant for kv in analysis.kv if not kv.is_baseline]
+    if analysis.headline.trials_sealed == 0:
+        return Answer(_nothing(analysis), (), _limits(analysis))
+    if not variants or not analysis.comparisons:
+        return Answer(_single_lead(analysis), _single_points(analysis), _limits(analysis))
+    leads = [_pool(analysis, kv) for kv in analysis.kv if not kv.is_baseline]
+    points = [
+        point
+        for variant in variants
+        for point in _workload_points(analysis, variant, many=len(variants) > 1)
+    ]
+    if len(leads) == 1:
+        return Answer(leads[0], tuple(points), _limits(analysis))
+    lead = f"{len(leads)} variants were measured against {analysis.baseline}."
+    return Answer(lead, (*leads, *points), _limits(analysis))
+
+
+def _nothing(analysis: Analysis) -> str:
+    reasons = dict.fromkeys(t.reason for t in analysis.trials if t.reason)
+    told = "; ".join(reasons) if reasons else "no trial was finished"
+    return f"Nothing was measured: {told}."
+
+
+def _pool(analysis: Analysis, kv: KvComparison) -> str:
+    base = next((other for other in analysis.kv if other.is_baseline), None)
+    before = base.granted.kv_cache_tokens if base else None
+    after = kv.granted.kv_cache_tokens
+    if before is None or after is None or kv.capacity_ratio is None:
+        why = kv.predicted_reason or "the engine did not report it"
+        return f"The KV capacity of {kv.variant} against {analysis.baseline} is unknown: {why}."
+    figures = f"{units.format_count(before)} → {units.format_count(after)} tokens"
+    return (
+        f"{_budget(analysis)}{kv.variant} holds {_times(kv.capacity_ratio)} KV tokens "
+        f"{_as_base(kv.capacity_ratio, analysis.baseline)} ({figures}{_against_theory(kv)})."
+    )
+
+
+def _budget(analysis: Analysis) -> str:
+    if analysis.kv_budget_mode == "equal_bytes" and analysis.kv_budget_bytes is not None:
+        return f"In the same {units.format_bytes(analysis.kv_budget_bytes)} of KV memory, "
+    return {
+        "equal_bytes": "In the same KV memory, ",
+        "equal_tokens": "With pools of equal tokens, ",
+        "engine": "With the pool that the engine chose for each, ",
+    }.get(analysis.kv_budget_mode or "", "")
+
+
+def _times(ratio: float) -> str:
+    return "as many" if ratio == 1 else f"{units.format_ratio(ratio)} the"
+
+
+def _as_base(ratio: float, baseline: str) -> str:
+    return f"as {baseline}" if ratio == 1 else f"of {baseline}"
+
+
+def _against_theory(kv: KvComparison) -> str:
+    if kv.agrees:
+        return ", exactly as predicted"
+    if kv.error_fraction is None:
+        return ", without a prediction to hold it against"
+    sign = "more" if kv.error_fraction > 0 else "less"
+    return f", {units.format_percent(abs(kv.error_fraction))} {sign} than predicted"
+
+
+def _workload_points(analysis: Analysis, variant: str, *, many: bool) -> list[str]:
+    comparisons = [c for c in analysis.comparisons if variant in c.variants]
+    ordered = sorted(comparisons, key=lambda c: _weight(c, variant), reverse=True)
+    points = [
+        _workload_point(analysis, comparison, variant, named=many)
+        for comparison in ordered[:MAX_WORKLOADS]
+    ]
+    if len(ordered) > MAX_WORKLOADS:
+        rest = len(ordered) - MAX_WORKLOADS
+        points.append(f"{variant}: {rest} more workloads are in the tables below.")
+    return points
+
+
+def _weight(comparison: Comparison, variant: str) -> float:
+    cell = _cell(comparison.row("output_throughput"), variant)
+    if cell is None or cell.ratio is None or cell.effect not in ("higher", "lower"):
+        return 0.0
+    return abs(cell.ratio - 1.0)
+
+
+def _workload_point(
+    analysis: Analysis, comparison: Comparison, variant: str, *, named: bool
+) -> str:
+    limited = comparison.workload_label in analysis.headline.pool_limited_workloads
+    where = "with the KV pool full" if limited else "with room in the KV pool"
+    whom = f"{variant}, {short_label(comparison)}" if named else short_label(comparison)
+    first = _throughput(comparison, variant)
+    return f"{_capital(whom)} ({where}): {first}{_latency(comparison, variant)}."
+
+
+def short_label(comparison: Comparison) -> str:
+    """The workload's own name where it has one, else its full label."""
+    name = comparison.workload.get("name")
+    return str(name) if name else comparison.workload_label
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _throughput(comparison: Comparison, variant: str) -> str:
+    row = comparison.row("output_throughput")
+    cell = _cell(row, variant)
+    base = _cell(row, comparison.baseline)
+    if row is None or cell is None or base is None:
+        return "output throughput was not measured"
+    return "output throughput " + _claim(row, base, cell)
+
+
+def _claim(row: Row, base: Cell, cell: Cell) -> str:
+    """What may be said of one figure against the baseline's."""
+    invalid = [side for side in (base, cell) if side.verdict == "invalid"]
+    if invalid:
+        return f"is withheld: {_why(invalid)}"
+    if cell.value is None or base.value is None or cell.ratio is None:
+        return "was not measured on both sides"
+    ratio = ratio_text(cell.ratio, cell.interval)
+    figures = f"{value_text(base.value, row.unit)} → {value_text(cell.value, row.unit)}"
+    care = _care((base, cell))
+    if cell.effect == "no difference shown":
+        return f"shows no difference ({ratio}; {figures}){care}"
+    if cell.effect in ("higher", "lower"):
+        return f"is {cell.effect}, {ratio} ({figures}){care}"
+    count = min(len(base.replicates), len(cell.replicates))
+    runs = "one repeat" if count == 1 else f"{count} repeats"
+    return f"was {ratio} in {runs} ({figures}), an observation without an interval{care}"
+
+
+def _care(cells: Sequence[Cell]) -> str:
+    suspect = [cell for cell in cells if cell.verdict == "suspect"]
+    return f", to be taken with care: {_why(suspect)}" if suspect else ""
+
+
+def _why(cells: Iterable[Cell]) -> str:
+    doubts = [v for cell in cells for v in cell.verdicts if v.verdict != "valid"]
+    doubts.sort(key=_gravity)
+    if not doubts:
+        return "see the reasons below"
+    more = len({verdict.reason for verdict in doubts}) - 1
+    first = doubts[0].reason.rstrip(".")
+    return first if more < 1 else f"{first} (and {more} more below)"
+
+
+def _gravity(verdict: Verdict) -> int:
+    return 0 if verdict.verdict == "invalid" else 1
+
+
+def _latency(comparison: Comparison, variant: str) -> str:
+    """``; TTFT p50 falls to 0.61× [0.58, 0.64]`` for what differs, or that nothing is shown."""
+    told: list[str] = []
+    even: list[str] = []
+    for metric, name in (("ttft_s.p50", "TTFT p50"), ("tpot_s.p50", "TPOT p50")):
+        row = comparison.row(metric)
+        cell, base = _cell(row, variant), _cell(row, comparison.baseline)
+        if row is None or cell is None or base is None or "invalid" in (cell.verdict, base.verdict):
+            continue
+        if cell.effect in ("higher", "lower"):
+            told.append(f"{name} is {cell.effect}, {ratio_text(cell.ratio, cell.interval)}")
+        elif cell.effect == "no difference shown":
+            even.append(name)
+    if even:
+        told.append(f"no difference in {' and '.join(even)} is shown")
+    return "".join(f"; {part}" for part in told)
+
+
+def _cell(row: Row | None, variant: str) -> Cell | None:
+    return row.cell(variant) if row else None
+
+
+def _single_lead(analysis: Analysis) -> str:
+    return (
+        f"One variant, {analysis.baseline}, was measured; there is nothing to compare it with "
+        "in this run."
+    )
+
+
+def _single_points(analysis: Analysis) -> tuple[str, ...]:
+    points: list[str] = []
+    for comparison in analysis.comparisons[:MAX_WORKLOADS]:
+        row = comparison.row("output_throughput")
+        cell = _cell(row, comparison.baseline)
+        if row is not None and cell is not None and cell.value is not None:
+            if cell.verdict == "invalid":
+                points.append(f"{short_label(comparison)}: withheld, {_why([cell])}.")
+            else:
+                rate = value_text(cell.value, row.unit)
+                points.append(f"{short_label(comparison)}: {rate} of output.")
+    return tuple(points)
+
+
+def _limits(analysis: Analysis) -> tuple[str, ...]:
+    head = analysis.headline
+    limits: list[str] = []
+    if analysis.profile == "cpu":
+        limits.append(
+            "CPU profile: a small embedded model on this machine's processor. Capacity per byte "
+            "carries over to a GPU; speeds and latencies do not."
+        )
+    fewest = _fewest_replicates(analysis)
+    if fewest is not None and fewest < 3:
+        limits.append(
+            f"No intervals: with {fewest} repeat{'s' if fewest > 1 else ''} per variant a "
+            "difference can't be told from noise. Three or more are needed."
+        )
+    unfinished = (
+        (head.trials_failed, "failed"),
+        (head.trials_skipped, "skipped"),
+        (head.trials_unfinished, "not finished"),
+    )
+    told = [f"{count} {word}" for count, word in unfinished if count]
+    if told:
+        limits.append(
+            f"Not all trials count: {head.trials_sealed} measured to the end, {', '.join(told)}."
+        )
+    limits.append("Answer quality was not measured in this run.")
+    return tuple(limits)
+
+
+def _fewest_replicates(analysis: Analysis) -> int | None:
+    counts = [
+        len(cell.replicates)
+        for comparison in analysis.comparisons
+        for row in comparison.rows
+        if row.metric == "output_throughput"
+        for cell in row.cells
+        if cell.replicates
+    ]
+    return min(counts, default=None)

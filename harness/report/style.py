@@ -1,0 +1,197 @@
+"""How every chart looks, and how it becomes a PNG, an SVG file and SVG inside a page.
+
+Colours are Okabe and Ito's set for colour-blind readers (Okabe & Ito 2008, "Color universal
+design"), always doubled by a hatch, a marker or a dash, so that a chart survives a black-and-white
+printer. Inside a page the fixed colours become CSS variables, so that a chart follows light and
+dark. Matplotlib is used through figure objects alone; no global state is kept.
+
+Not covered: animation, and scripts other than those of DejaVu Sans (unknown letters become □).
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK = "#1f2329"
+MUTED = "#5b6470"
+RULE = "#d3d8de"
+PAPER = "#fefefe"
+
+#: Twice the 100 pixels per inch at which the page shows a chart.
+PNG_DPI = 200
+WIDTH_IN = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How one variant is drawn everywhere: colour for some readers, the rest for all."""
+
+    color: str
+    variable: str
+    marker: str
+    hatch: str
+    dash: str
+
+
+LOOKS = (
+    Look("#0072b2", "--c0", "o", "", "-"),
+    Look("#d55e00", "--c1", "D", "////", "--"),
+    Look("#009e73", "--c2", "s", "....", "-."),
+    Look("#cc79a7", "--c3", "^", "\\\\\\\\", ":"),
+    Look("#56b4e9", "--c4", "v", "xxxx", (0, (5, 1, 1, 1, 1, 1))),  # type: ignore[arg-type]
+    Look("#e69f00", "--c5", "P", "++++", (0, (1, 1))),  # type: ignore[arg-type]
+)
+_VARIABLES = {INK: "--ink", MUTED: "--muted", RULE: "--rule", PAPER: "--paper"} | {
+    look.color: look.variable for look in LOOKS
+}
+_RC: dict[str, Any] = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9.5,
+    "text.parse_math": False,
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "axes.facecolor": "none",
+    "axes.grid": False,
+    "grid.color": RULE,
+    "grid.linewidth": 0.7,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "hatch.linewidth": 0.7,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "kvbench",
+    "path.simplify": True,
+}
+
+
+def look(position: int) -> Look:
+    """The look of the variant at this place; the baseline comes first."""
+    return LOOKS[position % len(LOOKS)]
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Our settings while a figure is made or written, the caller's afterwards."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(_RC):  # type: ignore[arg-type]
+        yield
+
+
+def figure(height_in: float, **grid: Any) -> tuple[Figure, Any]:
+    """A new figure of the page's width and its axes (``Figure.subplots`` takes ``grid``)."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    made = Figure(
+        figsize=(WIDTH_IN, height_in), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)
+    )
+    return made, made.subplots(**grid)
+
+
+@lru_cache(maxsize=1)
+def _letters() -> frozenset[int]:
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    return frozenset(get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap())
+
+
+def drawable(text: str, longest: int = 32) -> str:
+    """Text from a user's file that can be drawn: known letters, one line, not too long."""
+    line = " ".join(text.split())
+    short = line if len(line) <= longest else line[: longest - 1].rstrip() + "…"
+    return "".join(letter if ord(letter) in _letters() else "□" for letter in short)
+
+
+def tick_text(axis: Any, render: Callable[[float], str], count: int = 5) -> None:
+    """Let ``render`` (a formatter of ``units``) write an axis' tick labels."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(nbins=count, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: render(value)))
+
+
+def light_grid(axes: Axes, which: str) -> None:
+    """Faint lines across one axis, behind what is drawn."""
+    axes.grid(visible=True, axis=which)  # type: ignore[arg-type]
+    axes.set_axisbelow(True)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One chart, written: its files' names and the SVG that goes into the page."""
+
+    name: str
+    title: str
+    png: Path
+    svg: Path
+    inline_svg: str
+
+
+def write(made: Figure, name: str, title: str, folder: Path) -> Picture:
+    """Write ``<name>.png`` and ``<name>.svg`` with their title, and return the SVG for a page.
+
+    The page's SVG has no title of its own (the page writes it as a heading), no metadata, no
+    comments, and ids that begin with ``name``, so that several can share one document.
+    """
+    png, svg = folder / f"{name}.png", folder / f"{name}.svg"
+    heading = made.suptitle(
+        "\n".join(textwrap.wrap(drawable(title, 300), 84)),
+        x=0.01,
+        ha="left",
+        fontsize=11.5,
+        fontweight="bold",
+    )
+    made.savefig(png, dpi=PNG_DPI, facecolor="#ffffff", metadata={"Software": None})
+    svg.write_text(_bare(_svg_text(made, facecolor="#ffffff")), encoding="utf-8")
+    heading.set_text("")
+    heading.set_in_layout(False)
+    inline = _svg_text(made, transparent=True)
+    return Picture(name, title, png, svg, _for_page(_bare(inline), name))
+
+
+def _svg_text(made: Figure, **options: Any) -> str:
+    stream = io.StringIO()
+    nothing = {"Creator": None, "Date": None, "Format": None, "Type": None}
+    made.savefig(stream, format="svg", metadata=nothing, **options)
+    return stream.getvalue()
+
+
+def _bare(svg: str) -> str:
+    """Without XML prologue, comments (they repeat the labels) and the empty metadata block."""
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    return re.sub(r"\n\s*\n+", "\n", body)
+
+
+def _for_page(svg: str, name: str) -> str:
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'href="#', f'href="#{name}-', svg)
+    svg = svg.replace("url(#", f"url(#{name}-")
+    for color, variable in _VARIABLES.items():
+        svg = svg.replace(color, f"var({variable})")
+    size = re.compile(r'(<svg\b[^>]*?)\s(?:width|height)="[^"]*"')
+    return size.sub(r"\1", size.sub(r"\1", svg, count=1), count=1)

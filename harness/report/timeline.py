@@ -1,0 +1,171 @@
+"""What happened over time: the KV pool in use, the request log's own account, the queue.
+
+Method: the first measured repeat of each variant, on the clock of its load. The gauge is the
+engine's; the band beside it comes from ``analysis.occupancy``. Long recordings are thinned for
+drawing alone: of each stretch the moment with the fullest pool is kept, and the caption says so.
+
+Not covered: statistics over time, which are ``analysis``' and never see the thinned values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from harness import units
+from harness.analysis.results import Analysis, Comparison, Occupancy
+from harness.record import EngineSample, TrialRecord
+from harness.report import charts
+from harness.report.sentence import short_label
+
+#: Workloads that are drawn; the records of the others are in the results.
+MAX_TIMELINES = 4
+#: Moments drawn per line; more can't be seen at this width.
+MAX_MOMENTS = 600
+
+
+def charts_over_time(
+    analysis: Analysis, trials: Sequence[TrialRecord], places: Mapping[str, int]
+) -> Iterator[charts.Chart]:
+    """One chart per workload that was measured: how full the pool was, who ran, who waited."""
+    labels = {trial.trial_id: trial.workload_label for trial in analysis.trials}
+    for number, comparison in enumerate(analysis.comparisons[:MAX_TIMELINES], 1):
+        chosen = [
+            trial
+            for variant in comparison.variants
+            if (trial := _first(trials, variant, comparison.workload_label, labels)) is not None
+        ]
+        lines = tuple(
+            _timeline(trial, analysis.occupancy.get(trial.run.trial.trial_id), places)
+            for trial in chosen
+        )
+        drawn = tuple(line for line in lines if line.times_s)[: charts.MAX_COLUMNS]
+        if drawn:
+            yield _occupancy(comparison, drawn, number, thinned=_is_thinned(chosen))
+
+
+def _first(
+    trials: Sequence[TrialRecord], variant: str, label: str, labels: Mapping[str, str]
+) -> TrialRecord | None:
+    """The first trial of a variant under a workload that was measured to its end."""
+    return next(
+        (
+            trial
+            for trial in trials
+            if trial.run.status == "sealed"
+            and trial.run.trial.variant == variant
+            and labels.get(trial.run.trial.trial_id) == label
+        ),
+        None,
+    )
+
+
+def _occupancy(
+    comparison: Comparison, lines: Sequence[charts.Timeline], number: int, *, thinned: bool
+) -> charts.Chart:
+    rest = len(comparison.variants) - len(lines)
+    return charts.Chart(
+        f"kv-over-time-{number}",
+        _occupancy_title(comparison, lines),
+        "Above: the line is the engine's own gauge; the grey band is what the request log says "
+        "must be stored (lower edge: requests past their first token; upper edge: with prompts "
+        "that were sent and may still be waiting); the dotted line is the whole pool. Below: "
+        "requests running (solid) and waiting for room (dashed); waiting is worse. First "
+        "measured repeat of each variant."
+        + (f" {rest} more variants are in the results." if rest > 0 else "")
+        + (" Thinned for drawing: the fullest moment of each stretch is kept." if thinned else ""),
+        "; ".join(_timeline_alt(line) for line in lines),
+        lambda: charts.occupancy(lines),
+    )
+
+
+def _occupancy_title(comparison: Comparison, lines: Sequence[charts.Timeline]) -> str:
+    told = []
+    for line in lines:
+        peak = max(line.kv_used, default=None)
+        share = units.format_percent(peak / line.pool if peak is not None else None, 0)
+        waits = (
+            f", up to {units.format_count(max(line.waiting))} waiting" if any(line.waiting) else ""
+        )
+        lost = len(line.preempted_at_s)
+        thrown = f", {lost} preemption{'s' if lost > 1 else ''}" if lost else ""
+        told.append(f"{line.variant} peaks at {share} of its pool{waits}{thrown}")
+    return f"{short_label(comparison)}: {'; '.join(told)}"
+
+
+def _timeline_alt(line: charts.Timeline) -> str:
+    peak = max(line.kv_used, default=None)
+    return (
+        f"{line.variant}: KV in use peaks at "
+        f"{units.format_percent(peak / line.pool if peak is not None else None)} of the pool, "
+        f"at most {units.format_count(max(line.running, default=None))} requests run and "
+        f"{units.format_count(max(line.waiting, default=None))} wait"
+    )
+
+
+def _timeline(
+    trial: TrialRecord, occupancy: Occupancy | None, places: Mapping[str, int]
+) -> charts.Timeline:
+    run = trial.run
+    start, end = run.load_start_s or 0.0, run.load_end_s
+    samples = _thin(
+        [
+            sample
+            for sample in trial.engine_samples
+            if sample.kv_cache_usage is not None
+            and sample.t_s >= start
+            and (end is None or sample.t_s <= end)
+        ]
+    )
+    pool = _pool_tokens(trial)
+    scale = pool or 1.0
+    band = [p for p in occupancy.points if start <= p.t_s <= (end or p.t_s)] if occupancy else []
+    band = band[:: max(1, len(band) // MAX_MOMENTS)] if pool else []
+    return charts.Timeline(
+        variant=run.trial.variant,
+        place=places[run.trial.variant],
+        times_s=tuple(sample.t_s - start for sample in samples),
+        kv_used=tuple((sample.kv_cache_usage or 0.0) * scale for sample in samples),
+        running=tuple(sample.requests_running or 0.0 for sample in samples),
+        waiting=tuple(sample.requests_waiting or 0.0 for sample in samples),
+        preempted_at_s=_preemptions(trial, start),
+        theory_times_s=tuple(point.t_s - start for point in band),
+        theory_low=tuple(point.tokens_in_flight for point in band),
+        theory_high=tuple(point.tokens_sent for point in band),
+        pool=scale,
+        in_tokens=pool is not None,
+    )
+
+
+def _pool_tokens(trial: TrialRecord) -> float | None:
+    """Tokens that the gauge's 100 % stands for: all blocks but the null block."""
+    granted = trial.run.server.granted if trial.run.server else None
+    if granted is None or granted.num_gpu_blocks is None or granted.block_size is None:
+        return None
+    return float((granted.num_gpu_blocks - 1) * granted.block_size) or None
+
+
+def _preemptions(trial: TrialRecord, start: float) -> tuple[float, ...]:
+    """The scrapes at which the preemption counter had grown, after the load began."""
+    moments: list[float] = []
+    before: float | None = None
+    for sample in trial.engine_samples:
+        total = sample.preemptions_total
+        if total is None:
+            continue
+        if before is not None and total > before and sample.t_s >= start:
+            moments.append(sample.t_s - start)
+        before = total
+    return tuple(moments)
+
+
+def _is_thinned(trials: Sequence[TrialRecord]) -> bool:
+    return any(len(trial.engine_samples) > MAX_MOMENTS for trial in trials)
+
+
+def _thin(samples: Sequence[EngineSample]) -> Sequence[EngineSample]:
+    """At most MAX_MOMENTS of them: of each stretch the one with the fullest pool."""
+    stride = -(-len(samples) // MAX_MOMENTS)
+    if stride <= 1:
+        return samples
+    stretches = (samples[at : at + stride] for at in range(0, len(samples), stride))
+    return [max(stretch, key=lambda sample: sample.kv_cache_usage or 0.0) for stretch in stretches]
