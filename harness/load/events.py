@@ -1,0 +1,181 @@
+"""Reads a streamed completion: server-sent events from bytes, content chunks from events.
+
+Method: events are cut out of the bytes as they come, wherever the network happened to split or
+merge them, and decoded with msgspec into the few fields that are needed. Cutting is done on
+bytes, so a character whose UTF-8 is split between two reads is whole again before it is decoded.
+
+A content chunk is an event with non-empty ``choices`` (DESIGN, definitions). Its text may be
+empty: a special token under ``ignore_eos`` is a token all the same, and so is one whose bytes
+the server holds back until they make a character. vLLM sends no content event without a token.
+
+Source of the format: the WHATWG HTML standard, "Server-sent events", parsing an event stream.
+Not covered: chat completions, several choices per request, ``event:`` and ``id:`` fields.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from harness.units import Seconds, Tokens
+
+
+class EventSplitter:
+    """Cuts the ``data`` of server-sent events out of a stream of bytes."""
+
+    __slots__ = ("_after_cr", "_tail")
+
+    def __init__(self) -> None:
+        self._tail = b""
+        self._after_cr = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the payloads of the events that these bytes complete."""
+        if self._after_cr or b"\r" in data:
+            data = self._normalized(data)
+        parts = (self._tail + data).split(b"\n\n")
+        self._tail = parts.pop()
+        # By far the most events are a single data line.
+        return [
+            part[6:] if part.startswith(b"data: ") and b"\n" not in part else payload
+            for part in parts
+            if (payload := _payload(part)) is not None
+        ]
+
+    def _normalized(self, data: bytes) -> bytes:
+        """Turn CR LF and lone CR into LF; the two may be split between reads."""
+        if self._after_cr and data.startswith(b"\n"):
+            data = data[1:]
+        self._after_cr = data.endswith(b"\r") if data else self._after_cr
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _payload(event: bytes) -> bytes | None:
+    """The joined data lines of one event; None for a comment or an event without data."""
+    lines = [
+        line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")
+    ]
+    return b"\n".join(lines) if lines else None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+    object: str | None = None
+    message: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+class Answer:
+    """What one streamed completion has said so far.
+
+    ``chunk_times_s`` holds the arrival of every content chunk; the token counts are the
+    server's own, None as long as it has not stated them; ``error`` is the first thing that went
+    wrong inside the stream.
+    """
+
+    __slots__ = (
+        "_splitter",
+        "_texts",
+        "cached_prompt_tokens",
+        "chunk_times_s",
+        "done",
+        "error",
+        "finish_reason",
+        "output_tokens",
+        "prompt_tokens",
+    )
+
+    def __init__(self) -> None:
+        self._splitter = EventSplitter()
+        self._texts: list[str] = []
+        self.chunk_times_s: list[Seconds] = []
+        self.done = False
+        self.error: str | None = None
+        self.finish_reason: str | None = None
+        self.prompt_tokens: Tokens | None = None
+        self.output_tokens: Tokens | None = None
+        self.cached_prompt_tokens: Tokens | None = None
+
+    def feed(self, data: bytes, t_s: Seconds) -> None:
+        """Take in bytes that arrived at ``t_s``."""
+        for payload in self._splitter.feed(data):
+            if payload == b"[DONE]":
+                self.done = True
+                continue
+            try:
+                event = _decode(payload)
+            except msgspec.MsgspecError:
+                event = self._decode_leniently(payload)
+            if event.choices:
+                self.chunk_times_s.append(t_s)
+                self._take_choice(event.choices[0])
+            if event.usage is not None:
+                self._take_usage(event.usage)
+            if event.error is not None or event.object == "error":
+                self._fail(_error_text(event))
+
+    def end(self) -> None:
+        """The stream ended in good order: check that the answer is whole."""
+        if not self.chunk_times_s:
+            self._fail("the stream held no content")
+        elif not self.done and self.finish_reason is None:
+            self._fail("the stream ended before its finish reason and [DONE]")
+
+    @property
+    def text(self) -> str | None:
+        """The text so far, None without a content chunk; what is no character becomes U+FFFD."""
+        if not self.chunk_times_s:
+            return None
+        # Two halves of a surrogate pair may have come in two events.
+        return "".join(self._texts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    def _take_choice(self, choice: _Choice) -> None:
+        if choice.text:
+            self._texts.append(choice.text)
+        if choice.finish_reason is not None:
+            self.finish_reason = choice.finish_reason
+
+    def _take_usage(self, usage: _Usage) -> None:
+        self.prompt_tokens = usage.prompt_tokens
+        self.output_tokens = usage.completion_tokens
+        if usage.prompt_tokens_details is not None:
+            self.cached_prompt_tokens = usage.prompt_tokens_details.cached_tokens
+
+    def _decode_leniently(self, payload: bytes) -> _Event:
+        """Decode what msgspec refuses: lone surrogates and bytes that are no UTF-8."""
+        try:
+            return msgspec.convert(json.loads(payload.decode("utf-8", "replace")), _Event)
+        except (ValueError, RecursionError) as fault:
+            self._fail(f"an event could not be read ({fault}): {payload[:200]!r}")
+            return _Event()
+
+    def _fail(self, error: str) -> None:
+        if self.error is None:
+            self.error = error
+
+
+def _error_text(event: _Event) -> str:
+    error = event.error
+    message = error.get("message") if isinstance(error, dict) else error or event.message
+    return f"error in the stream: {message if message else error}"
