@@ -105,3 +105,7 @@ class ProcessSource:
         if rss_bytes is None:
             self.problems.note(f"no memory of process {self._root_pid} could be read; is it gone?")
         return [ProcessSample(t_s=now, rss_bytes=rss_bytes, processes=count)]
+
+    def close(self) -> None:
+        """Forget the tree; nothing of it was held open."""
+        self._processes = ()

@@ -49,3 +49,7 @@ class Source(Protocol):
     def read(self, now: Seconds) -> Sequence[Sample]:
         """Read once; ``now`` is the trial's clock just before the call."""
         ...
+
+    def close(self) -> None:
+        """Let go of whatever is held open; nothing is read after."""
+        ...

@@ -29,6 +29,9 @@ class Steady:
         self.act()
         return [ProcessSample(t_s=now, rss_bytes=self.reads, processes=1)]
 
+    def close(self) -> None:
+        raise AssertionError("a source belongs to whoever opened it, not to the sampler")
+
 
 class Slow(Steady):
     """The same under another name."""
