@@ -68,17 +68,18 @@ def ledger(trial: TrialRecord, summary: Summary, predicted: PredictedMemory) -> 
     )
 
 
-def _gpus(flags: Mapping[str, Any]) -> int:
+def gpus(flags: Mapping[str, Any]) -> int:
+    """GPUs that one server spreads over: tensor × pipeline parallel."""
     ways = (flags.get("tensor_parallel_size"), flags.get("pipeline_parallel_size"))
     tensor, pipeline = (int(way) if isinstance(way, int) and way > 0 else 1 for way in ways)
     return tensor * pipeline
 
 
 def _lines(run: Run, server: ServerFacts, predicted: PredictedMemory) -> tuple[LedgerLine, ...]:
-    gpus = _gpus(run.trial.server_flags)
-    said = {name: _scaled(read_gib(server.log_kv_lines, name), gpus) for name in LOG_FIGURES}
+    count = gpus(run.trial.server_flags)
+    said = {name: _scaled(read_gib(server.log_kv_lines, name), count) for name in LOG_FIGURES}
     weights, consumed = said["weights"], said["consumed"]
-    pool = _scaled(pool_bytes(run), gpus)
+    pool = _scaled(pool_bytes(run), count)
     activation = said["activation"]
     other = None if weights is None or consumed is None else max(consumed - weights, 0)
     return (
@@ -93,8 +94,8 @@ def _lines(run: Run, server: ServerFacts, predicted: PredictedMemory) -> tuple[L
     )
 
 
-def _scaled(amount: Bytes | None, gpus: int) -> Bytes | None:
-    return None if amount is None else amount * gpus
+def _scaled(amount: Bytes | None, count: int) -> Bytes | None:
+    return None if amount is None else amount * count
 
 
 Meter = Literal["nvml", "rss"]

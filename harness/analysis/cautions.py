@@ -1,0 +1,189 @@
+"""What the reader of all figures should know before believing any of them.
+
+Method: each caution is one known way of misreading KV-cache numbers, told only where the run's own
+facts give cause, with what to do about it. Not covered: faults of single figures (``verdict``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.analysis.results import Caution, Comparison, KvComparison, Occupancy, TrialAnalysis
+from harness.analysis.stats import MIN_REPLICATES
+from harness.record import BenchRecord, TrialRecord
+from harness.units import format_bytes, format_count, format_percent, format_ratio
+
+#: A latent (MLA) model whose cache is stored as full heads takes about 14 times its due.
+_NOT_LATENT_ABOVE = 5.0
+_UNCALIBRATED = re.compile(r"scal(e|ing factor).*(1\.0|uncalibrated|not calibrated)", re.IGNORECASE)
+_SMALL_DTYPES = ("fp8", "int8", "int4", "nvfp4", "turboquant")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that cautions are drawn from."""
+
+    bench: BenchRecord
+    records: Sequence[TrialRecord]
+    trials: Sequence[TrialAnalysis]
+    comparisons: Sequence[Comparison]
+    kv: Sequence[KvComparison]
+    occupancy: Sequence[Occupancy]
+    never_run: int
+
+
+def cautions(evidence: Evidence) -> tuple[Caution, ...]:
+    """Return the cautions that this run gives cause for."""
+    return tuple(caution for check in _CHECKS for caution in check(evidence))
+
+
+def _incomplete(evidence: Evidence) -> Iterator[Caution]:
+    failed = [trial for trial in evidence.trials if trial.status == "failed"]
+    if failed:
+        reason = failed[0].reason or "no reason was recorded"
+        text = f"{len(failed)} of {len(evidence.trials)} trials failed; the first: {reason}"
+        yield Caution("trials_failed", text)
+    open_trials = sum(trial.status == "started" for trial in evidence.trials) + evidence.never_run
+    if open_trials:
+        yield Caution(
+            "trials_unfinished",
+            f"{open_trials} trials of this run were not finished; --resume runs them",
+        )
+    for variant, reason in evidence.bench.skipped.items():
+        yield Caution("variant_skipped", f"{variant} was skipped: {reason}")
+
+
+def _replicates(evidence: Evidence) -> Iterator[Caution]:
+    for comparison in evidence.comparisons:
+        row = comparison.row("output_throughput")
+        counts = [len(cell.replicates) for cell in row.cells] if row is not None else []
+        if counts and min(counts) < MIN_REPLICATES:
+            yield Caution(
+                "no_interval",
+                f"{comparison.workload_label}: some variant has {min(counts)} of the "
+                f"{MIN_REPLICATES} repeats that an interval needs; ratios are single observations",
+            )
+
+
+def _machine(evidence: Evidence) -> Iterator[Caution]:
+    if evidence.bench.environment.profile == "cpu":
+        yield Caution(
+            "cpu_profile",
+            "taken without a GPU: capacity and its consequences carry over, speeds do not; never "
+            "set these figures beside those of another profile",
+        )
+    if evidence.bench.environment.git_dirty:
+        yield Caution("git_dirty", "the code had uncommitted changes when the run was taken")
+    if any(r.run.trial.server_flags.get("load_format") == "dummy" for r in evidence.records):
+        yield Caution(
+            "dummy_weights",
+            "some weights were random: memory and speed are true, text means nothing",
+        )
+    stamps = {trial.variant: trial.stamp for trial in evidence.trials if trial.stamp != "measured"}
+    for variant, stamp in stamps.items():
+        yield Caution("not_measured", f"{variant} is {stamp}, not measured")
+
+
+def _theory(evidence: Evidence) -> Iterator[Caution]:
+    for pool in evidence.kv:
+        if pool.predicted is None and pool.predicted_reason is not None:
+            yield Caution("theory_unknown", f"{pool.variant}: no theory, {pool.predicted_reason}")
+        if pool.agrees is False:
+            yield Caution("theory_disagrees", f"{pool.variant}: {_disagreement(pool)}")
+        if (excess := _excess(pool)) is not None and excess > _NOT_LATENT_ABOVE:
+            yield Caution(
+                "layout_not_as_modelled",
+                f"{pool.variant} takes {format_ratio(excess, 1)} the predicted bytes per token; on "
+                "a latent-attention (MLA) model that means that MLA is not active",
+            )
+        tokens = dict(pool.granted_tokens_by_launch)
+        if tokens and max(tokens.values()) != min(tokens.values()):
+            yield Caution(
+                "grant_varies",
+                f"{pool.variant} was granted {format_count(min(tokens.values()))} to "
+                f"{format_count(max(tokens.values()))} KV tokens by its {len(tokens)} launches",
+            )
+
+
+def _disagreement(pool: KvComparison) -> str:
+    if pool.predicted is None or pool.error_tokens is None:
+        return "the engine's pool differs from the predicted one"
+    return (
+        f"{format_count(pool.granted.kv_cache_tokens)} KV tokens granted, "
+        f"{format_count(pool.predicted.kv_cache_tokens)} predicted "
+        f"({format_percent(pool.error_fraction, 2)} off)"
+    )
+
+
+def _excess(pool: KvComparison) -> float | None:
+    predicted = pool.predicted.kv_bytes_per_token if pool.predicted is not None else None
+    if not predicted or pool.granted.kv_bytes_per_token is None:
+        return None
+    return pool.granted.kv_bytes_per_token / predicted
+
+
+def _blocks(evidence: Evidence) -> Iterator[Caution]:
+    sizes = {trial.variant: trial.granted.block_size for trial in evidence.trials}
+    lengths = [trial.workload.get("context_tokens") for trial in evidence.trials]
+    shortest = min((length for length in lengths if isinstance(length, int)), default=None)
+    for variant, size in sizes.items():
+        if size is not None and shortest is not None and shortest < size:
+            yield Caution(
+                "block_longer_than_prompt",
+                f"{variant} has blocks of {size:,} tokens, prompts are as short as {shortest:,}: "
+                "most of a block stays empty and no prefix can be shared",
+            )
+
+
+def _quality(evidence: Evidence) -> Iterator[Caution]:
+    small = dict.fromkeys(
+        pool.variant
+        for pool in evidence.kv
+        if (pool.kv_cache_dtype or "").startswith(_SMALL_DTYPES)
+    )
+    for variant in small:
+        yield Caution(
+            "quality_unmeasured",
+            f"{variant} stores keys and values in fewer bits: capacity can double while answers "
+            "break; judge its text (kvbench judge) before using it",
+        )
+    told: dict[str, str] = {}
+    for record in evidence.records:
+        lines = record.run.server.log_warnings if record.run.server is not None else ()
+        for line in lines:
+            if _UNCALIBRATED.search(line):
+                told.setdefault(record.run.trial.variant, line)
+    for variant, line in told.items():
+        yield Caution("uncalibrated_scale", f"{variant}: the engine warns of its scale: {line}")
+
+
+def _memory(evidence: Evidence) -> Iterator[Caution]:
+    spans = [seen.device_span_bytes for seen in evidence.occupancy if seen.device_flat]
+    known = [span for span in spans if span is not None]
+    if known:
+        yield Caution(
+            "memory_flat",
+            "the server's memory stays flat under load (it moved by at most "
+            f"{format_bytes(max(known))}) because the KV pool is allocated at start; only the "
+            "engine's own gauge shows KV in use",
+        )
+    ratios = [pool.capacity_ratio for pool in evidence.kv if pool.capacity_ratio is not None]
+    if ratios and evidence.bench.scenario.get("kv_budget", {}).get("mode") == "engine":
+        yield Caution(
+            "budget_of_engine",
+            "each variant's pool is what the engine picked: a capacity ratio mixes the size of the "
+            "pool with the bytes per token; compare bytes per token first",
+        )
+
+
+_CHECKS: tuple[Callable[[Evidence], Iterator[Caution]], ...] = (
+    _incomplete,
+    _machine,
+    _replicates,
+    _theory,
+    _blocks,
+    _quality,
+    _memory,
+)

@@ -1,0 +1,384 @@
+"""Where measurement meets theory: a run's records → everything that is said about it.
+
+Method: each trial is summarised and judged by itself, then held against a prediction from its
+model's config, its flags and the bytes of its pool; trials of one workload become rows. This is
+the only module that sees both ``theory`` and ``metrics``, so that no prediction can lean on a
+measurement; what it takes from the engine is the byte budget, never blocks or tokens. Trials that
+failed, were skipped or never ended pass through as such and enter no comparison. Not covered:
+wording and pictures (``report``), and answer quality.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from harness.analysis.cautions import Evidence, cautions
+from harness.analysis.granted import granted_figures, pool_bytes
+from harness.analysis.headline import headline
+from harness.analysis.ledger import PredictedMemory, gpus, ledger
+from harness.analysis.metrics import summarize
+from harness.analysis.occupancy import occupancy
+from harness.analysis.plain import to_json
+from harness.analysis.results import (
+    Analysis,
+    Comparison,
+    KvComparison,
+    KvFigures,
+    Ledger,
+    Occupancy,
+    Theory,
+    TrialAnalysis,
+)
+from harness.analysis.rows import comparison
+from harness.analysis.stats import METHOD
+from harness.analysis.verdict import verdicts
+from harness.errors import InputError
+from harness.record import BenchRecord, Run, TrialRecord
+from harness.specs.model import model_spec
+from harness.theory.capacity import KvCapacity, predict_capacity, settings_from_flags
+from harness.theory.settings import default_max_num_batched_tokens
+from harness.units import Tokens
+
+__all__ = ["METHODS", "Analysis", "analyse", "to_json", "workload_label"]
+
+#: How the figures were made, for every report and export.
+METHODS: Mapping[str, str] = {
+    "replicate": "one launch of the server; launches of the variants are interleaved in time",
+    "value": "the median of the replicates; all of them are kept",
+    "ratio": "the geometric mean of variant/baseline, paired by repeat",
+    "interval": f"95 %, {METHOD}; none below 3 repeats",
+    "noise_floor": "the largest ratio between two launches of the baseline itself (A/A); an effect "
+    "inside it, or whose interval contains 1, is no difference shown",
+    "percentiles": "pooled over the requests of a replicate, linearly interpolated; p99 from 100 "
+    "values up",
+    "steady": "from the first completion to the last send, if it holds one turn of all slots",
+    "max_concurrency": "the engine's figure: worst case, every request at max_model_len",
+    "kv_bytes_per_token": "granted: bytes of the pool / (blocks × block size), a little above the "
+    "true rate as the last block is cut off; predicted: stored bytes over all layers, per GPU",
+    "kv_cache_tokens": "what the engine prints: max concurrency × max_model_len (since about 0.24)",
+}
+
+_RAN = ("sealed", "failed")
+
+
+def analyse(bench: BenchRecord, trials: Sequence[TrialRecord]) -> Analysis:
+    """Analyse one run; ``trials`` are those that left a record, in any order."""
+    records = _in_running_order(bench, trials)
+    predictions = [_predict(record.run) for record in records]
+    analysed = tuple(
+        _trial(record, prediction, _peers(record, records))
+        for record, prediction in zip(records, predictions, strict=True)
+    )
+    baseline = _baseline(bench, records)
+    comparisons = _comparisons(analysed, records, baseline)
+    kv = _kv(analysed, records, baseline)
+    seen = _occupancies(records, predictions)
+    never_run = len(set(bench.trial_ids) - {record.run.trial.trial_id for record in records})
+    budget = bench.scenario.get("kv_budget") or {}
+    return Analysis(
+        run_id=bench.run_id,
+        scenario=bench.scenario_name,
+        profile=bench.environment.profile,
+        baseline=baseline,
+        headline=headline(
+            str(bench.scenario.get("question") or ""),
+            baseline,
+            analysed,
+            comparisons,
+            kv,
+            never_run,
+        ),
+        trials=analysed,
+        comparisons=comparisons,
+        kv=kv,
+        ledgers=_ledgers(records, analysed, predictions),
+        occupancy=seen,
+        kv_budget_mode=budget.get("mode") if isinstance(budget, dict) else str(budget),
+        kv_budget_bytes=bench.kv_budget_bytes,
+        kv_budget_tokens=bench.kv_budget_tokens,
+        methods=METHODS,
+        cautions=cautions(
+            Evidence(bench, records, analysed, comparisons, kv, tuple(seen.values()), never_run)
+        ),
+        skipped=dict(bench.skipped),
+    )
+
+
+def _in_running_order(bench: BenchRecord, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+    place = {trial_id: index for index, trial_id in enumerate(bench.trial_ids)}
+    return sorted(
+        trials, key=lambda r: (place.get(r.run.trial.trial_id, len(place)), r.run.trial.launch)
+    )
+
+
+def _baseline(bench: BenchRecord, records: Sequence[TrialRecord]) -> str:
+    facts = [record.run.trial for record in records]
+    marked = next((trial.variant for trial in facts if trial.is_baseline), None)
+    return marked or str(bench.scenario.get("baseline") or (facts[0].variant if facts else ""))
+
+
+@dataclass(frozen=True, slots=True)
+class _Prediction:
+    """What theory says of one trial's pool; ``reason`` where it says nothing."""
+
+    capacity: KvCapacity | None
+    reason: str | None
+
+
+def _predict(run: Run) -> _Prediction:
+    if run.trial.model_config is None:
+        return _Prediction(None, "nothing is known of the model's configuration")
+    flags = _with_defaults(run)
+    device: Literal["cpu", "cuda"] = "cpu" if run.environment.profile == "cpu" else "cuda"
+    blocks = flags.get("num_gpu_blocks_override")
+    try:
+        model = model_spec(run.trial.model_config, name=run.trial.model)
+        settings = settings_from_flags(flags, device)
+        return _Prediction(
+            predict_capacity(model, settings, pool_bytes(run), num_blocks=blocks), None
+        )
+    except InputError as error:
+        return _Prediction(None, str(error))
+    except (TypeError, ValueError) as error:
+        # Flags are the engine's to judge; one of a form that theory does not read costs the theory.
+        return _Prediction(None, f"the server's flags can't be read as numbers: {error}")
+
+
+def _with_defaults(run: Run) -> dict[str, Any]:
+    """The flags, with the default that depends on the size of the card."""
+    flags = dict(run.trial.server_flags)
+    cards = [gpu for gpu in run.environment.gpus if gpu.total_bytes is not None]
+    if flags.get("max_num_batched_tokens") is None and cards:
+        smallest = min(cards, key=lambda gpu: gpu.total_bytes or 0)
+        flags["max_num_batched_tokens"] = default_max_num_batched_tokens(
+            smallest.total_bytes or 0, smallest.name
+        )
+    return flags
+
+
+def _trial(
+    record: TrialRecord, prediction: _Prediction, peers: Sequence[TrialRecord]
+) -> TrialAnalysis:
+    run, facts = record.run, record.run.trial
+    summary = summarize(record) if record.requests or run.status == "sealed" else None
+    granted = granted_figures(run)
+    return TrialAnalysis(
+        trial_id=facts.trial_id,
+        variant=facts.variant,
+        is_baseline=facts.is_baseline,
+        workload=facts.workload,
+        workload_label=workload_label(facts.workload),
+        repeat=facts.repeat,
+        launch=facts.launch,
+        status=run.status,
+        reason=run.reason,
+        stamp=facts.stamp,
+        summary=summary,
+        theory=_theory(prediction.capacity, facts.workload),
+        theory_reason=prediction.reason,
+        granted=granted,
+        granted_observed=granted.num_blocks is not None or granted.kv_cache_tokens is not None,
+        verdicts=verdicts(record, summary, peers),
+    )
+
+
+def _theory(capacity: KvCapacity | None, workload: Mapping[str, Any]) -> Theory | None:
+    if capacity is None:
+        return None
+    length = _request_tokens(workload)
+    return Theory(
+        kv=KvFigures(
+            kv_bytes_per_token=capacity.kv_bytes_per_token,
+            block_size=capacity.block_size,
+            num_blocks=capacity.num_blocks,
+            kv_cache_tokens=capacity.kv_cache_tokens,
+            max_concurrency=capacity.max_concurrency,
+            kv_cache_memory_bytes=capacity.kv_cache_memory_bytes,
+        ),
+        kv_bytes_per_request=None if length is None else capacity.kv_bytes_per_request(length),
+        concurrency_at_workload=None if length is None else capacity.concurrency(length),
+        kv_cache_dtype=capacity.kv_cache_dtype,
+        notes=capacity.notes,
+    )
+
+
+def _request_tokens(workload: Mapping[str, Any]) -> Tokens | None:
+    prompt, output = workload.get("context_tokens"), workload.get("output_tokens")
+    return prompt + output if isinstance(prompt, int) and isinstance(output, int) else None
+
+
+def workload_label(workload: Mapping[str, Any]) -> str:
+    """A short readable name, such as ``512+16 tokens × 50, concurrency 4``."""
+    rate, concurrency = workload.get("request_rate"), workload.get("concurrency")
+    loop = f"concurrency {concurrency}" if rate is None else f"{rate:g} req/s"
+    prompt, output = workload.get("context_tokens"), workload.get("output_tokens")
+    text = f"{prompt}+{output} tokens × {workload.get('num_prompts')}, {loop}"
+    return f"{workload['name']}: {text}" if workload.get("name") else text
+
+
+def _key(workload: Mapping[str, Any]) -> str:
+    return json.dumps(dict(workload), sort_keys=True, default=str)
+
+
+def _peers(record: TrialRecord, records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    key = _key(record.run.trial.workload)
+    return [r for r in records if r is not record and _key(r.run.trial.workload) == key]
+
+
+def _comparisons(
+    trials: Sequence[TrialAnalysis], records: Sequence[TrialRecord], baseline: str
+) -> tuple[Comparison, ...]:
+    groups: dict[str, list[TrialAnalysis]] = {}
+    for trial in trials:
+        groups.setdefault(_key(trial.workload), []).append(trial)
+    like_baseline = _like_baseline(records, baseline)
+    return tuple(comparison(group, baseline, like_baseline) for group in groups.values())
+
+
+def _like_baseline(records: Sequence[TrialRecord], baseline: str) -> frozenset[str]:
+    """Variants that were started exactly as the baseline was: its A/A runs."""
+    starts = {
+        record.run.trial.variant: _key(
+            {**record.run.trial.server_flags, "kv_cache_memory_bytes": 0}
+        )
+        + _key(record.run.server.env if record.run.server is not None else {})
+        for record in records
+        if record.run.status == "sealed"
+    }
+    same = (name for name, start in starts.items() if start == starts.get(baseline))
+    return frozenset(same) - {baseline}
+
+
+def _kv(
+    trials: Sequence[TrialAnalysis], records: Sequence[TrialRecord], baseline: str
+) -> tuple[KvComparison, ...]:
+    shown = {name: _pool_of(name, trials, records) for name in _variants(trials, baseline)}
+    base = shown.get(baseline)
+    return tuple(_against(pool, base) for pool in shown.values())
+
+
+def _variants(trials: Sequence[TrialAnalysis], baseline: str) -> list[str]:
+    return sorted(dict.fromkeys(trial.variant for trial in trials), key=lambda n: n != baseline)
+
+
+def _pool_of(
+    variant: str, trials: Sequence[TrialAnalysis], records: Sequence[TrialRecord]
+) -> KvComparison:
+    own = [
+        (trial, record.run)
+        for trial, record in zip(trials, records, strict=True)
+        if trial.variant == variant
+    ]
+    # The first launch that said what it was granted stands for the variant.
+    trial, run = next((pair for pair in own if pair[0].granted_observed), own[0])
+    predicted = trial.theory.kv if trial.theory is not None else None
+    expected = predicted.kv_cache_tokens if predicted is not None else None
+    error = _difference(trial.granted.kv_cache_tokens, expected)
+    told = trial.theory.kv_cache_dtype if trial.theory is not None else None
+    return KvComparison(
+        variant=variant,
+        is_baseline=trial.is_baseline,
+        kv_cache_dtype=told or run.trial.server_flags.get("kv_cache_dtype"),
+        engine_version=run.server.engine_version if run.server is not None else None,
+        attention_backend=run.server.attention_backend if run.server is not None else None,
+        predicted=predicted,
+        predicted_reason=trial.theory_reason,
+        granted=trial.granted,
+        error_tokens=error,
+        error_fraction=_ratio(error, expected),
+        agrees=_agrees(trial.granted, predicted),
+        granted_tokens_by_launch=_tokens_by_launch([trial for trial, _ in own]),
+        concurrency_at_workload={
+            t.workload_label: t.theory.concurrency_at_workload if t.theory is not None else None
+            for t, _ in own
+        },
+        capacity_ratio=None,
+        bytes_per_token_ratio=None,
+    )
+
+
+def _tokens_by_launch(trials: Sequence[TrialAnalysis]) -> tuple[tuple[int, Tokens], ...]:
+    tokens = {trial.launch: trial.granted.kv_cache_tokens for trial in trials}
+    return tuple((launch, count) for launch, count in sorted(tokens.items()) if count is not None)
+
+
+def _difference(left: int | None, right: int | None) -> int | None:
+    return None if left is None or right is None else left - right
+
+
+def _ratio(left: float | None, right: float | None) -> float | None:
+    return None if left is None or not right else left / right
+
+
+def _agrees(granted: KvFigures, predicted: KvFigures | None) -> bool | None:
+    """Whether both have the same blocks of the same size, and so the same tokens."""
+    if predicted is None:
+        return None
+    pairs = [
+        (granted.num_blocks, predicted.num_blocks),
+        (granted.block_size, predicted.block_size),
+        (granted.kv_cache_tokens, predicted.kv_cache_tokens),
+    ]
+    known = [(left, right) for left, right in pairs if left is not None and right is not None]
+    compared = known and None not in (granted.kv_cache_tokens, predicted.kv_cache_tokens)
+    return all(left == right for left, right in known) if compared else None
+
+
+def _against(pool: KvComparison, base: KvComparison | None) -> KvComparison:
+    if base is None:
+        return pool
+    mine, theirs = (_bytes_per_token(side) for side in (pool, base))
+    return replace(
+        pool,
+        capacity_ratio=_ratio(pool.granted.kv_cache_tokens, base.granted.kv_cache_tokens),
+        bytes_per_token_ratio=_ratio(mine, theirs),
+    )
+
+
+def _bytes_per_token(pool: KvComparison) -> float | None:
+    predicted = pool.predicted.kv_bytes_per_token if pool.predicted is not None else None
+    return pool.granted.kv_bytes_per_token if predicted is None else predicted
+
+
+def _occupancies(
+    records: Sequence[TrialRecord], predictions: Sequence[_Prediction]
+) -> dict[str, Occupancy]:
+    seen: dict[str, Occupancy] = {}
+    for record, prediction in zip(records, predictions, strict=True):
+        rate = _rate_of_plain_cache(prediction.capacity)
+        found = occupancy(record, kv_bytes_per_token=rate) if record.requests else None
+        if found is not None:
+            seen[record.run.trial.trial_id] = found
+    return seen
+
+
+def _rate_of_plain_cache(capacity: KvCapacity | None) -> float | None:
+    """Bytes per token where every layer keeps every token; None where blocks have no fixed rate."""
+    if capacity is None or any(g.kind not in ("full", "mla") for g in capacity.layer_groups):
+        return None
+    return capacity.kv_bytes_per_token
+
+
+def _ledgers(
+    records: Sequence[TrialRecord],
+    trials: Sequence[TrialAnalysis],
+    predictions: Sequence[_Prediction],
+) -> tuple[Ledger, ...]:
+    """One ledger per variant, of its first launch that ran."""
+    found: dict[str, Ledger] = {}
+    for record, trial, prediction in zip(records, trials, predictions, strict=True):
+        if trial.status in _RAN and trial.variant not in found and trial.summary is not None:
+            made = ledger(record, trial.summary, _predicted_memory(record, prediction.capacity))
+            if made is not None:
+                found[trial.variant] = made
+    return tuple(found.values())
+
+
+def _predicted_memory(record: TrialRecord, capacity: KvCapacity | None) -> PredictedMemory:
+    if capacity is None or capacity.num_blocks is None:
+        return PredictedMemory()
+    pool = capacity.num_blocks * capacity.bytes_per_block
+    return PredictedMemory(kv_pool_bytes=pool * gpus(record.run.trial.server_flags))

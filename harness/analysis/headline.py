@@ -1,0 +1,107 @@
+"""The facts from which a report makes its opening sentence.
+
+Method: what the pool gained (capacity, bytes per token), then per workload what that bought
+(throughput, TTFT, TPOT, preemptions), each with ratio, interval, noise floor and verdict. Not
+covered: wording, and any recommendation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from harness.analysis.results import (
+    Cell,
+    Comparison,
+    Finding,
+    Headline,
+    KvComparison,
+    Row,
+    TrialAnalysis,
+)
+from harness.analysis.verdict import worst
+from harness.units import Fraction
+
+POOL_FINDINGS = ("kv.kv_cache_tokens", "kv.kv_bytes_per_token")
+LOAD_FINDINGS = ("output_throughput", "ttft_s.p50", "tpot_s.p50", "preemptions")
+
+#: A queue with a pool this full is a queue for blocks.
+FULL_POOL: Fraction = 0.90
+
+
+def headline(
+    question: str,
+    baseline: str,
+    trials: Sequence[TrialAnalysis],
+    comparisons: Sequence[Comparison],
+    kv: Sequence[KvComparison],
+    never_run: int,
+) -> Headline:
+    """Collect the findings; ``never_run`` counts planned trials that left no record."""
+    agreements = [pool.agrees for pool in kv if pool.agrees is not None]
+    ended = [trial.status for trial in trials]
+    return Headline(
+        question=question,
+        baseline=baseline,
+        findings=tuple(_findings(comparisons)),
+        pool_limited_workloads=_pool_limited(trials),
+        theory_agrees=all(agreements) if agreements else None,
+        trials_sealed=ended.count("sealed"),
+        trials_failed=ended.count("failed"),
+        trials_skipped=ended.count("skipped"),
+        trials_unfinished=ended.count("started") + never_run,
+    )
+
+
+def _findings(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+    for metric in POOL_FINDINGS:
+        seen: set[str] = set()
+        for finding in _of(comparisons, metric, with_workload=False):
+            if finding.variant not in seen:
+                seen.add(finding.variant)
+                yield finding
+    for metric in LOAD_FINDINGS:
+        yield from _of(comparisons, metric, with_workload=True)
+
+
+def _of(
+    comparisons: Sequence[Comparison], metric: str, *, with_workload: bool
+) -> Iterator[Finding]:
+    for comparison in comparisons:
+        row = comparison.row(metric)
+        base = row.cell(comparison.baseline) if row is not None else None
+        if row is None or base is None:
+            continue
+        for cell in row.cells:
+            if not cell.is_baseline and cell.value is not None:
+                label = comparison.workload_label if with_workload else None
+                yield _finding(row, base, cell, label)
+
+
+def _finding(row: Row, base: Cell, cell: Cell, workload_label: str | None) -> Finding:
+    return Finding(
+        variant=cell.variant,
+        workload_label=workload_label,
+        metric=row.metric,
+        unit=row.unit,
+        better=row.better,
+        baseline_value=base.value,
+        variant_value=cell.value,
+        ratio=cell.ratio,
+        interval=cell.interval,
+        noise=row.noise,
+        effect=cell.effect or "unknown",
+        improves=cell.improves,
+        verdict=worst((*base.verdicts, *cell.verdicts)),
+    )
+
+
+def _pool_limited(trials: Sequence[TrialAnalysis]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(t.workload_label for t in trials if _is_pool_limited(t)))
+
+
+def _is_pool_limited(trial: TrialAnalysis) -> bool:
+    summary = trial.summary
+    if summary is None:
+        return False
+    full = summary.kv_usage_peak is not None and summary.kv_usage_peak >= FULL_POOL
+    return bool(summary.preemptions) or (full and bool(summary.requests_waiting_peak))
