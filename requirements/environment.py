@@ -179,7 +179,7 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     (
         (
             r"NewConnectionError|Temporary failure in name resolution|Name or service not known"
-            r"|Network is unreachable|ConnectTimeout|Read timed out|ProxyError"
+            r"|Network is unreachable|ConnectTimeout|Read timed out|ProxyError|Max retries exceeded"
         ),
         "the package registry can't be reached",
         "check the network or the proxy (pip config list), then again; what is fetched is kept",
