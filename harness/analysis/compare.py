@@ -11,7 +11,7 @@ wording and pictures (``report``), and answer quality.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -49,6 +49,8 @@ METHODS: Mapping[str, str] = {
     "replicate": "one launch of the server; launches of the variants are interleaved in time",
     "value": "the median of the replicates; all of them are kept",
     "ratio": "the geometric mean of variant/baseline, paired by repeat",
+    "counts": "counts that are zero somewhere have no ratio; they differ if their ranges over at "
+    "least 3 repeats are apart",
     "interval": f"95 %, {METHOD}; none below 3 repeats",
     "noise_floor": "the largest ratio between two launches of the baseline itself (A/A); an effect "
     "inside it, or whose interval contains 1, is no difference shown",
@@ -189,6 +191,7 @@ def _theory(capacity: KvCapacity | None, workload: Mapping[str, Any]) -> Theory 
     if capacity is None:
         return None
     length = _request_tokens(workload)
+    held = None if length is None else _requests_held(capacity, workload, length)
     return Theory(
         kv=KvFigures(
             kv_bytes_per_token=capacity.kv_bytes_per_token,
@@ -200,9 +203,33 @@ def _theory(capacity: KvCapacity | None, workload: Mapping[str, Any]) -> Theory 
         ),
         kv_bytes_per_request=None if length is None else capacity.kv_bytes_per_request(length),
         concurrency_at_workload=None if length is None else capacity.concurrency(length),
+        kv_tokens_in_use=_held(held, length, _plain_tokens_per_request(capacity)),
+        kv_bytes_in_use=_held(held, length, capacity.kv_bytes_per_request),
         kv_cache_dtype=capacity.kv_cache_dtype,
         notes=capacity.notes,
     )
+
+
+def _requests_held(capacity: KvCapacity, workload: Mapping[str, Any], length: Tokens) -> int | None:
+    """Requests in the pool at once: what the closed loop sends, as far as they fit."""
+    slots, prompts = workload.get("concurrency"), workload.get("num_prompts")
+    fitting = capacity.concurrency(length)
+    if not isinstance(slots, int) or not isinstance(prompts, int):
+        return None
+    return min(slots, prompts, slots if fitting is None else max(int(fitting), 1))
+
+
+def _held(
+    requests: int | None, length: Tokens | None, each: Callable[[Tokens], int] | None
+) -> int | None:
+    return None if requests is None or length is None or each is None else requests * each(length)
+
+
+def _plain_tokens_per_request(capacity: KvCapacity) -> Callable[[Tokens], Tokens] | None:
+    """Slots of a request's blocks; None where layers don't share one table of blocks."""
+    if len(capacity.layer_groups) != 1:
+        return None
+    return lambda length: capacity.blocks_per_request(length) * capacity.block_size
 
 
 def _request_tokens(workload: Mapping[str, Any]) -> Tokens | None:

@@ -14,6 +14,7 @@ from harness.analysis.results import (
     Comparison,
     Finding,
     Headline,
+    Interval,
     KvComparison,
     Row,
     TrialAnalysis,
@@ -92,7 +93,23 @@ def _finding(row: Row, base: Cell, cell: Cell, workload_label: str | None) -> Fi
         effect=cell.effect or "unknown",
         improves=cell.improves,
         verdict=worst((*base.verdicts, *cell.verdicts)),
+        codes=tuple(dict.fromkeys(v.code for v in (*base.verdicts, *cell.verdicts))),
     )
+
+
+def widest_interval(
+    comparisons: Sequence[Comparison], metric: str = "output_throughput"
+) -> Interval | None:
+    """The least certain ratio of ``metric``, for deciding on more repeats.
+
+    None while some variant has no interval yet, or there is nothing to compare.
+    """
+    rows = [row for c in comparisons if (row := c.row(metric)) is not None]
+    found = [cell.interval for row in rows for cell in row.cells if not cell.is_baseline]
+    known = [one for one in found if one is not None and one.relative_width is not None]
+    if not known or len(known) < len(found):
+        return None
+    return max(known, key=lambda interval: interval.relative_width or 0.0)
 
 
 def _pool_limited(trials: Sequence[TrialAnalysis]) -> tuple[str, ...]:

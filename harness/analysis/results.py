@@ -163,11 +163,17 @@ class KvFigures:
 
 @dataclass(frozen=True, slots=True)
 class Theory:
-    """What the model's ``config.json`` and the flags predict for one trial (``compare``)."""
+    """What the model's ``config.json`` and the flags predict for one trial (``compare``).
+
+    ``kv_tokens_in_use``/``kv_bytes_in_use`` are the whole blocks of as many full-length requests
+    as the closed loop holds at once and the pool takes; None in an open loop.
+    """
 
     kv: KvFigures
     kv_bytes_per_request: Bytes | None
     concurrency_at_workload: float | None
+    kv_tokens_in_use: Tokens | None = None
+    kv_bytes_in_use: Bytes | None = None
     kv_cache_dtype: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -348,7 +354,8 @@ class Occupancy:
 class Finding:
     """One effect worth a sentence: a variant's metric against the baseline's, by workload.
 
-    ``workload_label`` is None for figures of the pool, which no workload changes.
+    ``workload_label`` is None for figures of the pool, which no workload changes. ``codes`` name
+    what is said against either side (``preemptions`` of the baseline may be the very effect).
     """
 
     variant: str
@@ -364,6 +371,7 @@ class Finding:
     effect: Effect
     improves: bool | None
     verdict: Judgement
+    codes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from harness.analysis.results import (
     Unit,
     Verdict,
 )
-from harness.analysis.stats import centre, effect, noise_floor, ratio_interval
+from harness.analysis.stats import centre, effect, effect_of_counts, noise_floor, ratio_interval
 from harness.analysis.verdict import touches, worst
 
 Value = Callable[[TrialAnalysis], float | None]
@@ -84,6 +84,26 @@ def _of_pool(name: str) -> tuple[Value, Value]:
     return granted, predicted
 
 
+def _kv_tokens_in_use(trial: TrialAnalysis) -> float | None:
+    """Slots of the blocks in use at the peak: the gauge × all blocks but the null block."""
+    share = trial.summary.kv_usage_peak if trial.summary is not None else None
+    blocks, size = trial.granted.num_blocks, trial.granted.block_size
+    return None if share is None or not blocks or not size else share * (blocks - 1) * size
+
+
+def _kv_bytes_in_use(trial: TrialAnalysis) -> float | None:
+    tokens, rate = _kv_tokens_in_use(trial), trial.granted.kv_bytes_per_token
+    return None if tokens is None or rate is None else tokens * rate
+
+
+def _of_theory(name: str) -> Value:
+    def value(trial: TrialAnalysis) -> float | None:
+        expected: float | None = None if trial.theory is None else getattr(trial.theory, name)
+        return expected
+
+    return value
+
+
 def _pool(name: str, label: str, unit: Unit, better: Better) -> Metric:
     granted, predicted = _of_pool(name)
     return Metric(f"kv.{name}", label, unit, better, granted, predicted, exact=True)
@@ -117,6 +137,24 @@ def _metrics() -> tuple[Metric, ...]:
         _pool("max_concurrency", "Concurrency at max_model_len", "concurrency", "higher"),
         _pool("kv_cache_memory_bytes", "KV pool", "bytes", "higher"),
     )
+    in_use = (
+        Metric(
+            "kv_in_use_peak_tokens",
+            "KV in use, peak",
+            "tokens",
+            None,
+            _kv_tokens_in_use,
+            _of_theory("kv_tokens_in_use"),
+        ),
+        Metric(
+            "kv_in_use_peak_bytes",
+            "KV in use, peak",
+            "bytes",
+            None,
+            _kv_bytes_in_use,
+            _of_theory("kv_bytes_in_use"),
+        ),
+    )
     rates = [Metric(n, label, unit, "higher", _of_summary(n)) for n, label, unit in _RATES]
     goodput = Metric("goodput", "Goodput", "per_s", "higher", _of_summary("goodput"))
     latencies = [
@@ -140,7 +178,7 @@ def _metrics() -> tuple[Metric, ...]:
         for n, label in _LATENCIES
         for fig in _FIGURES
     ]
-    return (*pool, *rates, goodput, *latencies, *sampled, *steady_rates, *steady_latencies)
+    return (*pool, *rates, goodput, *latencies, *in_use, *sampled, *steady_rates, *steady_latencies)
 
 
 METRICS = _metrics()
@@ -216,7 +254,7 @@ def _cell(
 ) -> Cell:
     verdicts = _against(metric, trials)
     interval = None if is_baseline else ratio_interval(base.values, values)
-    shown = None if is_baseline else _effect(metric, interval, noise)
+    shown = None if is_baseline else _effect(metric, interval, noise, base.values, values)
     sound = worst((*verdicts, *base.verdicts)) != "invalid"
     return Cell(
         variant=trials[0].variant,
@@ -234,7 +272,15 @@ def _cell(
     )
 
 
-def _effect(metric: Metric, interval: Interval | None, noise: NoiseFloor | None) -> Effect:
+def _effect(
+    metric: Metric,
+    interval: Interval | None,
+    noise: NoiseFloor | None,
+    base: dict[int, float],
+    values: dict[int, float],
+) -> Effect:
+    if metric.unit == "count" and interval is None:
+        return effect_of_counts(base, values)
     if not metric.exact or interval is None:
         return effect(interval, noise)
     if abs(interval.ratio - 1.0) < 1e-9:

@@ -86,6 +86,22 @@ def effect(interval: Interval | None, noise: NoiseFloor | None) -> Effect:
     return "no difference shown"
 
 
+def effect_of_counts(
+    baseline_by_repeat: Mapping[int, float], variant_by_repeat: Mapping[int, float]
+) -> Effect:
+    """Say what counts show that may be zero, and so have no ratio: are their ranges apart?"""
+    mine, theirs = tuple(variant_by_repeat.values()), tuple(baseline_by_repeat.values())
+    if not mine or not theirs:
+        return "unknown"
+    if set(mine) == set(theirs):
+        return "no difference shown"
+    if len(baseline_by_repeat.keys() & variant_by_repeat.keys()) < MIN_REPLICATES:
+        return "no interval"
+    if min(mine) > max(theirs):
+        return "higher"
+    return "lower" if max(mine) < min(theirs) else "no difference shown"
+
+
 def needs_more_repeats(interval: Interval | None, relative_width: float) -> bool:
     """Whether the interval is still missing, or wider than ``relative_width`` (0.05 is 5 %)."""
     width = interval.relative_width if interval is not None else None

@@ -33,7 +33,16 @@ from harness.units import (
 RATES = ("request_throughput", "output_throughput", "total_token_throughput", "goodput")
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2el_s")
 SPEED = (*RATES, *LATENCIES)
-ENGINE_GAUGES = ("kv_usage_peak", "kv_usage_mean", "preemptions", "prefix_cache_hit_rate")
+ENGINE_GAUGES = (
+    "kv_usage_peak",
+    "kv_usage_mean",
+    "kv_in_use_peak_tokens",
+    "kv_in_use_peak_bytes",
+    "preemptions",
+    "prefix_cache_hit_rate",
+    "requests_running_peak",
+    "requests_waiting_peak",
+)
 
 #: A lag of the client shifts its timestamps by as much: a tenth of what is measured, and no less
 #: than the scheduling jitter of a busy machine.
