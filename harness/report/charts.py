@@ -15,17 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from harness import units
 from harness.report import style
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 #: More columns than these can't be read side by side.
 MAX_COLUMNS = 3
+#: More labelled marks than these overlap on the identity line.
+MAX_MARKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +152,25 @@ class SweepLine:
 
 
 def memory(points: Sequence[MemoryPoint]) -> Figure:
-    """Granted against predicted: capacity on the identity line, and bytes per token as bars."""
+    """Granted against predicted: capacity on the identity line, and bytes per token as bars.
+
+    With more variants than marks can be told apart, capacity too is drawn as bars.
+    """
     fig, (left, right) = style.figure(
-        max(3.1, 1.7 + 0.5 * len(points)), ncols=2, width_ratios=[1.05, 1]
+        max(3.1, 1.3 + 0.55 * len(points)), ncols=2, width_ratios=[1.05, 1]
     )
-    _identity(left, points)
-    _paired_bars(right, points)
+    if len(points) <= MAX_MARKS:
+        _identity(left, points)
+    else:
+        left.set_title("KV capacity (tokens)")
+        left.set_xlabel("tokens  (higher is better)")
+        _paired_bars(
+            left, points, [(p.predicted_tokens, p.granted_tokens) for p in points], errors=True
+        )
+    right.set_title("KV bytes per token")
+    right.set_xlabel("bytes per token, all layers  (lower is better)")
+    sizes = [(p.predicted_bytes_per_token, p.granted_bytes_per_token) for p in points]
+    _paired_bars(right, points, sizes)
     return fig
 
 
@@ -164,23 +181,14 @@ def _identity(axes: Axes, points: Sequence[MemoryPoint]) -> None:
         if p.predicted_tokens is not None and p.granted_tokens is not None
     ]
     axes.set_title("KV capacity (tokens)")
-    axes.set_xlabel("predicted by theory (tokens)")
-    axes.set_ylabel("granted by the engine (tokens)")
+    axes.set_xlabel("predicted by theory")
+    axes.set_ylabel("granted by the engine")
     if not known:
         _nothing(axes, "no prediction or no granted capacity is known")
         return
-    top = max(max(predicted, granted) for _, predicted, granted in known) * 1.2
+    top = max(max(predicted, granted) for _, predicted, granted in known) * 1.3
     axes.plot([0, top], [0, top], color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
-    axes.text(
-        top * 0.30,
-        top * 0.325,
-        "exactly as predicted",
-        color=style.MUTED,
-        fontsize=8.5,
-        rotation=45,
-        rotation_mode="anchor",
-        transform_rotates_text=True,
-    )
+    _name_the_line(axes, top, [predicted for _, predicted, _ in known])
     for number, (point, predicted, granted) in enumerate(known):
         _mark(axes, point.place, predicted, granted, size=9)
         _label_point(axes, point, predicted, granted, above=number % 2 == 0)
@@ -191,10 +199,29 @@ def _identity(axes: Axes, points: Sequence[MemoryPoint]) -> None:
     style.light_grid(axes, "both")
 
 
+def _name_the_line(axes: Axes, top: float, at: Sequence[float]) -> None:
+    """Write along the identity line, below it, in the widest stretch without a mark."""
+    ends = sorted([0.0, *at, top * 0.9])
+    low, high = max(pairwise(ends), key=lambda pair: pair[1] - pair[0])
+    axes.annotate(
+        "as predicted",
+        ((low + high) / 2, (low + high) / 2),
+        xytext=(5, -5),
+        textcoords="offset points",
+        color=style.MUTED,
+        fontsize=8.5,
+        ha="center",
+        va="top",
+        rotation=45,
+        rotation_mode="anchor",
+        transform_rotates_text=True,
+    )
+
+
 def _label_point(
     axes: Axes, point: MemoryPoint, predicted: float, granted: float, *, above: bool
 ) -> None:
-    error = (granted - predicted) / predicted if predicted else None
+    error = _error(predicted, granted)
     text = f"{style.drawable(point.variant, 18)}\n{units.format_count(granted)}\n{_signed(error)}"
     axes.annotate(
         text,
@@ -214,28 +241,46 @@ def _signed(error: float | None) -> str:
     return f"error {'+' if error > 0 else ''}{units.format_percent(error)}"
 
 
-def _paired_bars(axes: Axes, points: Sequence[MemoryPoint]) -> None:
-    axes.set_title("KV bytes per token")
-    axes.set_xlabel("bytes per token, all layers  (lower is better)")
-    values = [v for p in points for v in (p.predicted_bytes_per_token, p.granted_bytes_per_token)]
-    top = max((value for value in values if value is not None), default=1.0)
-    for row, point in enumerate(points):
-        tone = style.look(point.place)
-        _bar_or_dash(axes, row - 0.2, point.predicted_bytes_per_token, top, "predicted", None)
-        _bar_or_dash(axes, row + 0.2, point.granted_bytes_per_token, top, "granted", tone)
+def _paired_bars(
+    axes: Axes,
+    points: Sequence[MemoryPoint],
+    pairs: Sequence[tuple[float | None, float | None]],
+    *,
+    errors: bool = False,
+) -> None:
+    """Per variant a dashed outline (predicted) above a filled bar (granted)."""
+    top = max((value for pair in pairs for value in pair if value is not None), default=1.0)
+    for row, (point, (predicted, granted)) in enumerate(zip(points, pairs, strict=True)):
+        if predicted is not None:
+            axes.barh(
+                row - 0.2, predicted, 0.34, facecolor="none", edgecolor=style.MUTED, linestyle="--"
+            )
+        _end_text(axes, row - 0.2, predicted, top, "predicted")
+        if granted is not None:
+            tone = style.look(point.place)
+            axes.barh(
+                row + 0.2,
+                granted,
+                0.34,
+                facecolor=tone.color,
+                edgecolor=style.PAPER,
+                hatch=tone.hatch,
+            )
+        error = f"granted, {_signed(_error(predicted, granted))}" if errors else "granted"
+        _end_text(axes, row + 0.2, granted, top, error)
     _name_rows(axes, [point.variant for point in points])
-    axes.set_xlim(0, top * 1.55)
+    axes.set_xlim(0, top * (1.9 if errors else 1.6))
     style.tick_text(axes.xaxis, units.format_count, 4)
     style.light_grid(axes, "x")
 
 
-def _bar_or_dash(
-    axes: Axes, row: float, value: float | None, top: float, word: str, tone: style.Look | None
-) -> None:
-    if value is not None and tone is None:
-        axes.barh(row, value, 0.34, facecolor="none", edgecolor=style.MUTED, linestyle="--")
-    elif value is not None and tone is not None:
-        axes.barh(row, value, 0.34, facecolor=tone.color, edgecolor=style.PAPER, hatch=tone.hatch)
+def _error(predicted: float | None, granted: float | None) -> float | None:
+    if not predicted or granted is None:
+        return None
+    return (granted - predicted) / predicted
+
+
+def _end_text(axes: Axes, row: float, value: float | None, top: float, word: str) -> None:
     text = f"{units.format_count(value)} {word}"
     axes.text((value or 0) + top * 0.02, row, text, va="center", fontsize=8.5)
 
@@ -264,7 +309,7 @@ def _bars(axes: Axes, group: BarGroup) -> None:
     for row, bar in enumerate(group.bars):
         _bar(axes, row, bar, top)
     _name_rows(axes, [bar.variant for bar in group.bars])
-    axes.set_xlim(0, top * 1.3)
+    axes.set_xlim(0, top * 1.42)
     style.tick_text(axes.xaxis, units.format_count, 6)
     style.light_grid(axes, "x")
 
@@ -328,7 +373,8 @@ def _spreads(axes: Axes, spreads: Sequence[Spread], slo_s: float | None) -> None
 
 
 def _tick_duration(seconds: float) -> str:
-    return "0" if seconds == 0 else units.format_duration(seconds)
+    """A round tick: ``500 ms``, ``10 s``."""
+    return "0" if seconds == 0 else style.trimmed(units.format_duration(seconds))
 
 
 def _spread(axes: Axes, row: int, spread: Spread) -> None:
@@ -369,9 +415,29 @@ def occupancy(lines: Sequence[Timeline]) -> Figure:
     unit = "tokens" if lines[0].in_tokens else "share of the pool"
     grid[0, 0].set_ylabel(f"KV in use ({unit})")
     grid[1, 0].set_ylabel("requests")
-    grid[1, -1].legend(loc="upper right", ncols=2, fontsize=8.5, handlelength=2.2)
-    fig.supxlabel("seconds since the measured load began", fontsize=9.5)
+    for axes in grid[1]:
+        axes.set_xlabel("seconds since the load began")
+    fig.align_ylabels()
+    fig.legend(handles=_occupancy_keys(lines), loc="outside lower center", ncols=5)
     return fig
+
+
+def _occupancy_keys(lines: Sequence[Timeline]) -> list[Artist]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    solid = Line2D([], [], color=style.look(lines[0].place).color, linewidth=1.6)
+    solid.set_label("engine's gauge, running")
+    keys: list[Artist] = [solid]
+    if any(line.theory_times_s for line in lines):
+        keys.append(Patch(facecolor=style.RULE, label="by the request log"))
+    keys.append(Line2D([], [], color=style.INK, linestyle=(0, (1, 1.5)), label="whole pool"))
+    keys.append(Line2D([], [], color=style.INK, linestyle=(0, (4, 2)), label="waiting"))
+    if any(line.preempted_at_s for line in lines):
+        keys.append(
+            Line2D([], [], color=style.INK, linestyle="none", marker="x", label="preempted")
+        )
+    return keys
 
 
 def _kv_over_time(axes: Axes, line: Timeline, top: float) -> None:
@@ -381,6 +447,7 @@ def _kv_over_time(axes: Axes, line: Timeline, top: float) -> None:
         axes.fill_between(
             line.theory_times_s, line.theory_low, line.theory_high, color=style.RULE, linewidth=0
         )
+        axes.plot(line.theory_times_s, line.theory_low, color=style.MUTED, linewidth=0.8)
     axes.plot(line.times_s, line.kv_used, color=tone.color, linewidth=1.6)
     axes.axhline(line.pool, color=style.INK, linewidth=1, linestyle=(0, (1, 1.5)))
     if line.preempted_at_s:
@@ -392,10 +459,9 @@ def _kv_over_time(axes: Axes, line: Timeline, top: float) -> None:
             color=style.INK,
             linestyle="none",
         )
-    marks = "   × preemption" if line.preempted_at_s else ""
     size = f"{units.format_count(line.pool)} tokens" if line.in_tokens else "100 %"
     axes.annotate(
-        f"whole pool: {size}{marks}",
+        f"whole pool: {size}",
         (0, line.pool),
         xytext=(3, 4),
         fontsize=8.5,
@@ -436,7 +502,7 @@ def _queue_over_time(axes: Axes, line: Timeline) -> None:
 
 
 def ledger(stacks: Sequence[Stack]) -> Figure:
-    """Memory once loaded, stacked by use; what nobody accounts for is the hatched end."""
+    """Memory once loaded, stacked by use; what is not itemised is the hatched end."""
     from matplotlib.patches import Patch
 
     fig, axes = style.figure(1.5 + 0.55 * len(stacks))
@@ -448,12 +514,12 @@ def ledger(stacks: Sequence[Stack]) -> Figure:
         for name in names
         for look in [style.look(_PART_LOOKS[name])]
     ]
-    keys.append(Patch(facecolor="none", edgecolor=style.MUTED, hatch="//", label="unexplained"))
+    keys.append(Patch(facecolor="none", edgecolor=style.MUTED, hatch="//", label="not itemised"))
     fig.legend(handles=keys, loc="outside lower center", ncols=len(keys))
     _name_rows(axes, [stack.variant for stack in stacks])
     axes.set_xlabel("memory once the server is healthy")
     axes.set_xlim(0, max(stack.total_bytes or 0.0 for stack in stacks) * 1.16 or 1.0)
-    style.tick_text(axes.xaxis, units.format_bytes, 5)
+    style.byte_ticks(axes.xaxis, max(stack.total_bytes or 0.0 for stack in stacks))
     style.light_grid(axes, "x")
     return fig
 

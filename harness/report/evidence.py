@@ -19,6 +19,7 @@ from urllib.parse import quote
 from harness import store, units
 from harness.analysis import latency
 from harness.analysis.results import Analysis, KvComparison, TrialAnalysis
+from harness.analysis.verdict import grouped
 from harness.record import BenchRecord, Environment, RequestRecord, ServerFacts, TrialRecord
 
 #: Requests shown per trial and in a whole page; the files beside hold all.
@@ -289,10 +290,18 @@ def _trial(
         warnings=warnings[:MAX_LOG_LINES],
         warnings_left=max(0, len(warnings) - MAX_LOG_LINES),
         log_tail=_tail(folder) if run.status == "failed" else "",
-        verdicts=tuple((v.field, v.verdict, v.reason) for v in trial.verdicts) if trial else (),
+        verdicts=_verdicts(trial),
         requests=tuple(_request(request) for request in shown),
         requests_left=len(record.requests) - len(shown),
         links=_links(folder, page_dir),
+    )
+
+
+def _verdicts(trial: TrialAnalysis | None) -> tuple[tuple[str, str, str], ...]:
+    """Each reason once, with every figure that it touches."""
+    return tuple(
+        ("all figures" if fields == ("*",) else ", ".join(fields), verdict.verdict, verdict.reason)
+        for verdict, fields in grouped(trial.verdicts if trial else ())
     )
 
 

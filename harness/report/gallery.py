@@ -134,18 +134,18 @@ def _ledger(analysis: Analysis) -> charts.Chart | None:
         return None
     meter = analysis.ledgers[0].meter
     seen = "device memory (NVML)" if meter == "nvml" else "resident memory of the server (RSS)"
-    shares = [one.remainder_fraction for one in analysis.ledgers if one.remainder_fraction]
-    largest = max(shares, key=abs, default=None)
+    first = stacks[0]
+    pool = dict(first.parts).get("kv_pool")
     title = (
-        f"Up to {units.format_percent(largest, 0)} of the server's memory is not accounted for"
-        if largest is not None and largest > 0
-        else "The server's memory is accounted for"
+        f"Of {units.format_bytes(first.total_bytes)} with {first.variant} the KV pool takes "
+        f"{units.format_bytes(pool)}; {units.format_bytes(first.remainder_bytes)} is not itemised"
     )
     return charts.Chart(
         "memory-ledger",
         title,
         f"Where the {seen} lies once the server is healthy, before any load. The hatched end is "
-        "what nobody accounts for: the smaller, the better understood.",
+        "what neither the engine nor theory itemises (interpreter, libraries, buffers): the "
+        "smaller, the better understood.",
         "; ".join(_stack_alt(stack) for stack in stacks),
         lambda: charts.ledger(stacks),
     )
@@ -158,7 +158,7 @@ def _stack_alt(stack: charts.Stack) -> str:
     )
     rest = units.format_bytes(stack.remainder_bytes)
     total = units.format_bytes(stack.total_bytes)
-    return f"{stack.variant}: {parts}, unexplained {rest}, loaded {total}"
+    return f"{stack.variant}: {parts}, not itemised {rest}, loaded {total}"
 
 
 # ── throughput and latency ──────────────────────────────────────────────────────────────────
@@ -174,7 +174,7 @@ def _throughput(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart |
         return None
     return charts.Chart(
         "output-throughput",
-        _effect_title(analysis, "output_throughput", "output throughput"),
+        _effect_title(analysis, "output throughput", {"output_throughput": "output throughput"}),
         "Longer bars are better. A bar is the median of the repeats, each dot one repeat (one "
         "server start); behind a bar stands its ratio to the baseline with the 95 % interval, "
         f"where three repeats allow one.{_left_out(analysis, MAX_GROUPS)}",
@@ -225,31 +225,38 @@ def _bar_text(cell: Cell, value: str) -> str:
     return f"{value}   {ratio_text(cell.ratio, cell.interval)}"
 
 
-def _effect_title(analysis: Analysis, metric: str, name: str) -> str:
-    """What the intervals say about one metric, in at most two clauses."""
-    clauses: list[str] = []
+def _effect_title(analysis: Analysis, what: str, metrics: Mapping[str, str]) -> str:
+    """What the intervals say about some metrics (dotted name → spoken name), two at most."""
+    told: list[str] = []
+    effects: set[str | None] = set()
     for comparison in analysis.comparisons:
-        row = comparison.row(metric)
-        for cell in row.cells if row else ():
-            if not cell.is_baseline and cell.effect in ("higher", "lower"):
-                ratio = ratio_text(cell.ratio, cell.interval)
-                clauses.append(f"{cell.variant}: {ratio} under {short_label(comparison)}")
-    if clauses:
-        told = "; ".join(clauses[:2])
-        more = f" (and {len(clauses) - 2} more)" if len(clauses) > 2 else ""
-        return f"{name[:1].upper()}{name[1:]} differs: {told}{more}"
-    effects = {
-        cell.effect
-        for comparison in analysis.comparisons
-        if (row := comparison.row(metric)) is not None
-        for cell in row.cells
-        if not cell.is_baseline
-    }
+        for variant in comparison.variants[1:]:
+            cells = [(name, _cell(comparison, metric, variant)) for metric, name in metrics.items()]
+            effects |= {cell.effect for _, cell in cells if cell is not None}
+            ratios = [
+                f"{name} is {ratio_text(cell.ratio, cell.interval)}"
+                for name, cell in cells
+                if cell is not None and cell.effect in ("higher", "lower")
+            ]
+            if ratios:
+                told.append(f"{short_label(comparison)}: {variant}'s {' and '.join(ratios)}")
+    if told:
+        more = f" (and {len(told) - 2} more)" if len(told) > 2 else ""
+        return f"{'; '.join(told[:2])}{more}, against {analysis.baseline}"
+    return _no_effect_title(analysis, what, effects)
+
+
+def _cell(comparison: Comparison, metric: str, variant: str) -> Cell | None:
+    row = comparison.row(metric)
+    return row.cell(variant) if row else None
+
+
+def _no_effect_title(analysis: Analysis, what: str, effects: set[str | None]) -> str:
     if "no difference shown" in effects:
-        return f"No difference in {name} is shown"
+        return f"No difference in {what} is shown"
     if not effects:
-        return f"{name[:1].upper()}{name[1:]} of {analysis.baseline}, by workload"
-    return f"{name[:1].upper()}{name[1:]}, observed without intervals"
+        return f"{what[:1].upper()}{what[1:]} of {analysis.baseline}, by workload"
+    return f"{what[:1].upper()}{what[1:]}, observed without intervals"
 
 
 def _latency(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart | None:
@@ -266,7 +273,7 @@ def _latency(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart | No
         return None
     return charts.Chart(
         "latency",
-        _effect_title(analysis, "ttft_s.p50", "TTFT p50"),
+        _effect_title(analysis, "latency", {"ttft_s.p50": "TTFT p50", "tpot_s.p50": "TPOT p50"}),
         "Further left is better. The filled mark is the median request (p50), the open one the "
         "request that nine in ten beat (p90); the number is the p90. Both are medians of the "
         f"repeats.{_left_out(analysis, MAX_GROUPS)}",
@@ -301,8 +308,7 @@ def _spreads(
 
 
 def _usable(comparison: Comparison, metric: str, variant: str) -> float | None:
-    row = comparison.row(metric)
-    cell = row.cell(variant) if row else None
+    cell = _cell(comparison, metric, variant)
     return None if cell is None or cell.verdict == "invalid" else cell.value
 
 

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
+#: Cautions that the opening already tells in its own words.
+_TOLD_ABOVE = ("cpu_profile", "no_interval", "variant_skipped")
+
+
 @lru_cache(maxsize=1)
 def _templates() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -63,6 +67,7 @@ def page(
         "setup": evidence.setup(bench, trials, analysis),
         "trials": trial_lines,
         "counts": _counts(trial_lines),
+        "cautions": [c.text for c in analysis.cautions if c.code not in _TOLD_ABOVE],
         "skipped": dict(bench.skipped) | dict(analysis.skipped),
         "record_link": evidence.link(run_dir / store.BENCH_FILE, folder),
         "report_command": evidence.command_text(["kvbench", "report", str(run_dir)]),

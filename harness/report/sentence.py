@@ -23,11 +23,22 @@ MAX_WORKLOADS = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Point:
+    """One thing found: ``about`` names what, ``text`` goes on from there."""
+
+    about: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.about + self.text
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """``lead`` is the answer in one sentence; ``points`` bear it out; ``limits`` restrict it."""
 
     lead: str
-    points: tuple[str, ...]
+    points: tuple[Point, ...]
     limits: tuple[str, ...]
 
 
@@ -47,7 +58,7 @@ def answer(analysis: Analysis) -> Answer:
     if len(leads) == 1:
         return Answer(leads[0], tuple(points), _limits(analysis))
     lead = f"{len(leads)} variants were measured against {analysis.baseline}."
-    return Answer(lead, (*leads, *points), _limits(analysis))
+    return Answer(lead, (*(Point("", text) for text in leads), *points), _limits(analysis))
 
 
 def _nothing(analysis: Analysis) -> str:
@@ -97,7 +108,7 @@ def _against_theory(kv: KvComparison) -> str:
     return f", {units.format_percent(abs(kv.error_fraction))} {sign} than predicted"
 
 
-def _workload_points(analysis: Analysis, variant: str, *, many: bool) -> list[str]:
+def _workload_points(analysis: Analysis, variant: str, *, many: bool) -> list[Point]:
     comparisons = [c for c in analysis.comparisons if variant in c.variants]
     ordered = sorted(comparisons, key=lambda c: _weight(c, variant), reverse=True)
     points = [
@@ -106,7 +117,7 @@ def _workload_points(analysis: Analysis, variant: str, *, many: bool) -> list[st
     ]
     if len(ordered) > MAX_WORKLOADS:
         rest = len(ordered) - MAX_WORKLOADS
-        points.append(f"{variant}: {rest} more workloads are in the tables below.")
+        points.append(Point(variant, f": {rest} more workloads are in the tables below."))
     return points
 
 
@@ -119,22 +130,21 @@ def _weight(comparison: Comparison, variant: str) -> float:
 
 def _workload_point(
     analysis: Analysis, comparison: Comparison, variant: str, *, named: bool
-) -> str:
+) -> Point:
     limited = comparison.workload_label in analysis.headline.pool_limited_workloads
-    where = "with the KV pool full" if limited else "with room in the KV pool"
-    whom = f"{variant}, {short_label(comparison)}" if named else short_label(comparison)
+    where = "a KV pool runs full" if limited else "room in every KV pool"
+    label = short_label(comparison)
     first = _throughput(comparison, variant)
-    return f"{_capital(whom)} ({where}): {first}{_latency(comparison, variant)}."
+    return Point(
+        f"{variant}, {label}" if named else label,
+        f" ({where}): {first}{_latency(comparison, variant)}.",
+    )
 
 
 def short_label(comparison: Comparison) -> str:
     """The workload's own name where it has one, else its full label."""
     name = comparison.workload.get("name")
     return str(name) if name else comparison.workload_label
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _throughput(comparison: Comparison, variant: str) -> str:
@@ -159,14 +169,25 @@ def _claim(row: Row, base: Cell, cell: Cell) -> str:
     if cell.effect == "no difference shown":
         return f"shows no difference ({ratio}; {figures}){care}"
     if cell.effect in ("higher", "lower"):
-        return f"is {cell.effect}, {ratio} ({figures}){care}"
+        return f"{_moves(cell)} {ratio} ({figures}){care}"
     count = min(len(base.replicates), len(cell.replicates))
     runs = "one repeat" if count == 1 else f"{count} repeats"
     return f"was {ratio} in {runs} ({figures}), an observation without an interval{care}"
 
 
+def _moves(cell: Cell) -> str:
+    """``improves to`` or ``worsens to``, where the metric has a better side."""
+    if cell.improves is None:
+        return "is higher," if cell.effect == "higher" else "is lower,"
+    return "improves to" if cell.improves else "worsens to"
+
+
 def _care(cells: Sequence[Cell]) -> str:
     suspect = [cell for cell in cells if cell.verdict == "suspect"]
+    codes = {v.code for cell in suspect for v in cell.verdicts if v.verdict == "suspect"}
+    if codes == {"preemptions"}:
+        names = " and ".join(cell.variant for cell in suspect)
+        return f", with {names} preempting: the limit of capacity, not the speed of kernels"
     return f", to be taken with care: {_why(suspect)}" if suspect else ""
 
 
@@ -194,7 +215,7 @@ def _latency(comparison: Comparison, variant: str) -> str:
         if row is None or cell is None or base is None or "invalid" in (cell.verdict, base.verdict):
             continue
         if cell.effect in ("higher", "lower"):
-            told.append(f"{name} is {cell.effect}, {ratio_text(cell.ratio, cell.interval)}")
+            told.append(f"{name} {_moves(cell)} {ratio_text(cell.ratio, cell.interval)}")
         elif cell.effect == "no difference shown":
             even.append(name)
     if even:
@@ -213,17 +234,17 @@ def _single_lead(analysis: Analysis) -> str:
     )
 
 
-def _single_points(analysis: Analysis) -> tuple[str, ...]:
-    points: list[str] = []
+def _single_points(analysis: Analysis) -> tuple[Point, ...]:
+    points: list[Point] = []
     for comparison in analysis.comparisons[:MAX_WORKLOADS]:
         row = comparison.row("output_throughput")
         cell = _cell(row, comparison.baseline)
         if row is not None and cell is not None and cell.value is not None:
             if cell.verdict == "invalid":
-                points.append(f"{short_label(comparison)}: withheld, {_why([cell])}.")
+                points.append(Point(short_label(comparison), f": withheld, {_why([cell])}."))
             else:
                 rate = value_text(cell.value, row.unit)
-                points.append(f"{short_label(comparison)}: {rate} of output.")
+                points.append(Point(short_label(comparison), f": {rate} of output."))
     return tuple(points)
 
 
@@ -251,7 +272,12 @@ def _limits(analysis: Analysis) -> tuple[str, ...]:
         limits.append(
             f"Not all trials count: {head.trials_sealed} measured to the end, {', '.join(told)}."
         )
-    limits.append("Answer quality was not measured in this run.")
+    limits.append(
+        "Answer quality was not measured in this run."
+        if all(caution.code != "quality_unmeasured" for caution in analysis.cautions)
+        else "Answer quality was not measured in this run: fewer bits per value can hold more "
+        "tokens and still spoil the answers."
+    )
     return tuple(limits)
 
 

@@ -11,6 +11,7 @@ Not covered: animation, and scripts other than those of DejaVu Sans (unknown let
 from __future__ import annotations
 
 import io
+import math
 import re
 import textwrap
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from harness import units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,6 +134,25 @@ def tick_text(axis: Any, render: Callable[[float], str], count: int = 5) -> None
 
     axis.set_major_locator(MaxNLocator(nbins=count, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: render(value)))
+
+
+def trimmed(text: str) -> str:
+    """A round tick without the digits that say so: ``10.00 s`` → ``10 s``."""
+    return re.sub(r"\.0+(?= )", "", text)
+
+
+def byte_ticks(axis: Any, top: float, count: int = 6) -> None:
+    """Tick labels at round binary sizes up to ``top``."""
+    from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+    step = 2.0 ** math.ceil(math.log2(max(top, 1.0) / count))
+    axis.set_major_locator(MultipleLocator(step))
+    whole = 0 if step >= units.GIB or top < units.GIB else 2
+    axis.set_major_formatter(
+        FuncFormatter(
+            lambda value, _: "0" if value == 0 else trimmed(units.format_bytes(value, whole))
+        )
+    )
 
 
 def light_grid(axes: Axes, which: str) -> None:

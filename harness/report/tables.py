@@ -9,7 +9,7 @@ Not covered: markup (``html``, ``terminal``) and the opening sentences (``senten
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,13 +19,13 @@ from harness.analysis.results import Cell, Comparison, Interval, Row, Unit, Verd
 Tone = Literal["good", "bad", "even", "doubt", "plain"]
 
 WITHHELD = "withheld"
+P99_REMARK = "shown from 100 requests up"
 
 #: What the scoreboard shows, in this order; every other row goes below, under "more figures".
 SCOREBOARD = (
-    "kv_bytes_per_token",
-    "kv_cache_tokens",
-    "max_concurrency",
-    "concurrency_at_workload",
+    "kv.kv_bytes_per_token",
+    "kv.kv_cache_tokens",
+    "kv.max_concurrency",
     "output_throughput",
     "ttft_s.p50",
     "ttft_s.p90",
@@ -39,6 +39,9 @@ SCOREBOARD = (
     "rss_peak_bytes",
     "energy_per_output_token_j",
 )
+
+#: Where the page's name of a metric is longer than the analysis' own.
+LABELS = {"output_throughput": "Output throughput", "request_throughput": "Request throughput"}
 
 
 def _whole_or(digits: int) -> Callable[[float], str]:
@@ -66,13 +69,21 @@ def value_text(value: float | None, unit: Unit) -> str:
 
 
 def ratio_text(ratio: float | None, interval: Interval | None) -> str:
-    """``1.22× [1.19, 1.25]``; more digits where the interval is narrower than two per cent."""
+    """``1.22× [1.19, 1.25]``: enough digits to tell its ends apart; none where they are one."""
     if interval is None or interval.low is None or interval.high is None:
-        return units.format_ratio(ratio if interval is None else interval.ratio)
+        ratio = ratio if interval is None else interval.ratio
+        return units.format_ratio(ratio, _digits(ratio, None))
     width = interval.relative_width
-    digits = 3 if width is not None and width < 0.02 else 2
+    if width is not None and width < 1e-6:
+        return units.format_ratio(interval.ratio, _digits(interval.ratio, None))
+    digits = _digits(interval.ratio, width)
     low, high = (units.format_count(end, digits) for end in (interval.low, interval.high))
     return f"{units.format_ratio(interval.ratio, digits)} [{low}, {high}]"
+
+
+def _digits(ratio: float | None, relative_width: float | None) -> int:
+    narrow = relative_width is not None and relative_width < 0.02
+    return 3 if narrow or (ratio is not None and ratio < 0.1) else 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +108,7 @@ class RowText:
     label: str
     better: str
     cells: tuple[CellText, ...]
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +133,30 @@ class TableText:
 
 
 class _Notes:
-    """Numbers each reason once, however many figures it touches."""
+    """Numbers each doubt once, however many figures and repeats it touches."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
+        self._reasons: dict[tuple[str, str, str], list[str]] = {}
 
-    def number(self, text: str) -> int:
-        return self._numbers.setdefault(text, len(self._numbers) + 1)
+    def number(self, variant: str, verdict: Verdict) -> int:
+        """The number under which this doubt stands below the table."""
+        key = (variant, verdict.verdict, verdict.code)
+        reasons = self._reasons.setdefault(key, [])
+        if verdict.reason not in reasons:
+            reasons.append(verdict.reason)
+        return list(self._reasons).index(key) + 1
 
     def all(self) -> tuple[Note, ...]:
-        return tuple(Note(number, text) for text, number in self._numbers.items())
+        """Every doubt with its first reason, and how many more repeats gave one like it."""
+        return tuple(
+            Note(number, f"{variant}, {word}: {_first_of(reasons)}")
+            for number, ((variant, word, _), reasons) in enumerate(self._reasons.items(), 1)
+        )
+
+
+def _first_of(reasons: list[str]) -> str:
+    more = len(reasons) - 1
+    return reasons[0] if more < 1 else f"{reasons[0]} ({more} more like it, in the evidence)"
 
 
 def table(comparison: Comparison) -> TableText:
@@ -163,37 +189,36 @@ def _says_something(row: Row) -> bool:
 
 def _row(row: Row, notes: _Notes) -> RowText:
     better = f"{row.better} is better" if row.better else ""
-    return RowText(row.metric, row.label, better, tuple(_cell(row, c, notes) for c in row.cells))
+    base_usable = all(cell.verdict != "invalid" for cell in row.cells if cell.is_baseline)
+    cells = tuple(_cell(row, cell, notes, base_usable=base_usable) for cell in row.cells)
+    few = row.metric.endswith(".p99") and all(cell.value is None for cell in row.cells)
+    label = LABELS.get(row.metric, row.label)
+    return RowText(row.metric, label, better, cells, P99_REMARK if few else "")
 
 
-def _cell(row: Row, cell: Cell, notes: _Notes) -> CellText:
-    withheld = cell.verdict == "invalid"
-    doubts = tuple(v for v in cell.verdicts if v.verdict != "valid")
-    effect, tone = effect_text(cell)
+def _cell(row: Row, cell: Cell, notes: _Notes, *, base_usable: bool) -> CellText:
+    withheld = cell.verdict == "invalid" and cell.value is not None
+    comparable = base_usable and cell.verdict != "invalid"
+    doubts = tuple(v for v in cell.verdicts if v.verdict != "valid" and cell.value is not None)
+    effect, tone = effect_text(cell) if comparable else ("not usable" if withheld else "", "doubt")
     return CellText(
         variant=cell.variant,
         value=WITHHELD if withheld else value_text(cell.value, row.unit),
-        ratio="" if cell.is_baseline else _ratio_of(cell),
+        ratio="" if cell.is_baseline else _ratio_of(cell, comparable=comparable),
         theory=value_text(cell.theory, row.unit),
         effect=effect,
         tone=tone,
-        judgement=cell.verdict,
-        notes=tuple(dict.fromkeys(notes.number(_doubt(cell, verdict)) for verdict in doubts)),
+        judgement=cell.verdict if cell.value is not None else "valid",
+        notes=tuple(dict.fromkeys(notes.number(cell.variant, verdict) for verdict in doubts)),
     )
 
 
-def _doubt(cell: Cell, verdict: Verdict) -> str:
-    return f"{cell.variant}, {verdict.verdict}: {verdict.reason}"
-
-
-def _ratio_of(cell: Cell) -> str:
-    return units.DASH if cell.verdict == "invalid" else ratio_text(cell.ratio, cell.interval)
+def _ratio_of(cell: Cell, *, comparable: bool) -> str:
+    return ratio_text(cell.ratio, cell.interval) if comparable else units.DASH
 
 
 def effect_text(cell: Cell) -> tuple[str, Tone]:
     """What a cell's difference amounts to, in words, and the tone in which to show it."""
-    if cell.verdict == "invalid":
-        return "not usable", "doubt"
     if cell.is_baseline or cell.effect in (None, "unknown"):
         return "", "plain"
     if cell.effect == "no interval":
@@ -203,9 +228,3 @@ def effect_text(cell: Cell) -> tuple[str, Tone]:
     if cell.improves is None:
         return str(cell.effect), "plain"
     return ("better", "good") if cell.improves else ("worse", "bad")
-
-
-def worst(verdicts: Iterable[Verdict]) -> str:
-    """The gravest judgement among verdicts; valid if there are none."""
-    order = ("valid", "suspect", "invalid")
-    return max((v.verdict for v in verdicts), key=order.index, default="valid")

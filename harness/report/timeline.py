@@ -66,11 +66,12 @@ def _occupancy(
     return charts.Chart(
         f"kv-over-time-{number}",
         _occupancy_title(comparison, lines),
-        "Above: the line is the engine's own gauge; the grey band is what the request log says "
-        "must be stored (lower edge: requests past their first token; upper edge: with prompts "
-        "that were sent and may still be waiting); the dotted line is the whole pool. Below: "
-        "requests running (solid) and waiting for room (dashed); waiting is worse. First "
-        "measured repeat of each variant."
+        "Above, how full the pool is: the coloured line is the engine's own gauge, the grey band "
+        "what the request log says must be stored (its upper edge counts prompts that were sent "
+        "and may still be waiting). Below, requests running and waiting; fewer waiting is "
+        "better. A cross marks requests thrown out for lack of blocks. The usable pool is one "
+        "block (the engine's null block) below the granted capacity. First measured repeat of "
+        "each variant."
         + (f" {rest} more variants are in the results." if rest > 0 else "")
         + (" Thinned for drawing: the fullest moment of each stretch is kept." if thinned else ""),
         "; ".join(_timeline_alt(line) for line in lines),
@@ -79,25 +80,24 @@ def _occupancy(
 
 
 def _occupancy_title(comparison: Comparison, lines: Sequence[charts.Timeline]) -> str:
-    told = []
-    for line in lines:
-        peak = max(line.kv_used, default=None)
-        share = units.format_percent(peak / line.pool if peak is not None else None, 0)
-        waits = (
-            f", up to {units.format_count(max(line.waiting))} waiting" if any(line.waiting) else ""
-        )
-        lost = len(line.preempted_at_s)
-        thrown = f", {lost} preemption{'s' if lost > 1 else ''}" if lost else ""
-        told.append(f"{line.variant} peaks at {share} of its pool{waits}{thrown}")
-    return f"{short_label(comparison)}: {'; '.join(told)}"
+    told = [f"{_peak(line, 0)} with {line.variant}{_lost(line)}" for line in lines]
+    return f"{short_label(comparison)}: KV use peaks at {', '.join(told)}"
+
+
+def _peak(line: charts.Timeline, digits: int = 1) -> str:
+    """The fullest moment as a share of the pool."""
+    peak = max(line.kv_used, default=None)
+    return units.format_percent(None if peak is None else peak / line.pool, digits)
+
+
+def _lost(line: charts.Timeline) -> str:
+    return " (preempting)" if line.preempted_at_s else ""
 
 
 def _timeline_alt(line: charts.Timeline) -> str:
-    peak = max(line.kv_used, default=None)
     return (
-        f"{line.variant}: KV in use peaks at "
-        f"{units.format_percent(peak / line.pool if peak is not None else None)} of the pool, "
-        f"at most {units.format_count(max(line.running, default=None))} requests run and "
+        f"{line.variant}: KV in use peaks at {_peak(line)} of the pool, at most "
+        f"{units.format_count(max(line.running, default=None))} requests run and "
         f"{units.format_count(max(line.waiting, default=None))} wait"
     )
 
