@@ -336,3 +336,19 @@ def read_text_tail(path: Path, max_bytes: int = 8192) -> str:
 def sealed_trials(run_folder: Path, trial_ids: Sequence[str]) -> frozenset[str]:
     """Those of the trials that are sealed."""
     return frozenset(trial_id for trial_id in trial_ids if is_sealed(run_folder, trial_id))
+
+
+def find_unfinished(root: Path, scenario_slug: str, trial_ids: Sequence[str]) -> Path | None:
+    """The latest run of exactly these trials that has some left to measure; None if none has."""
+    for folder in reversed(runs_of(root, scenario_slug)):
+        bench = read_manifest(folder)
+        if bench.trial_ids == tuple(trial_ids):
+            unfinished = len(sealed_trials(folder, trial_ids)) < len(trial_ids)
+            return folder if unfinished else None
+    return None
+
+
+def read_run(run_folder: Path, trial_id: str) -> Run | None:
+    """One trial's ``run.json`` without its requests and samples; None if it was not begun."""
+    path = run_folder / trial_id / RUN_FILE
+    return _decode(path, Run) if path.is_file() else None

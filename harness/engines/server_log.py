@@ -19,7 +19,7 @@ _STAGES: tuple[tuple[str, str], ...] = (
     (r"Initializing a V1 LLM engine", "starting the engine"),
     (r"Starting to load model", "loading the weights"),
     (r"Loading weights took|Model loading took", "weights loaded"),
-    (r"torch\.compile|Compiling a graph|Dynamo bytecode", "compiling"),
+    (r"Compiling a graph|Dynamo bytecode transform|torch\.compile took", "compiling"),
     (r"Capturing CUDA graph|Graph capturing", "capturing CUDA graphs"),
     (r"KV cache size:", "KV pool allocated"),
     (r"Starting vLLM (API )?server", "opening the port"),

@@ -5,7 +5,7 @@ one profile, ``expand`` turns a checked scenario into trials. No I/O beyond the 
 """
 
 from harness.scenario.expand import Trial, expand, launch_groups, server_command_flags
-from harness.scenario.load import load_scenario
+from harness.scenario.load import load_scenario, merge, slugify
 from harness.scenario.schema import PROFILES, KvBudget, Scenario, Slo, Workload
 
 __all__ = [
@@ -18,5 +18,7 @@ __all__ = [
     "expand",
     "launch_groups",
     "load_scenario",
+    "merge",
     "server_command_flags",
+    "slugify",
 ]

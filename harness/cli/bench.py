@@ -1,0 +1,118 @@
+"""``kvbench bench``: run a scenario, write its report, print its table."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from harness.analysis.compare import analyse, to_json
+from harness.analysis.results import Analysis
+from harness.cli import scenarios
+from harness.cli.outcome import check_measured, strict_exit
+from harness.cli.progress import BenchProgress
+from harness.cli.report import REPORTS_ROOT
+from harness.execute.estimate import estimate
+from harness.execute.local import run_scenario
+from harness.report.build import build_report
+from harness.report.terminal import print_result
+from harness.store import DEFAULT_ROOT, read_bench, read_manifest
+from harness.units import format_duration, format_percent
+
+
+def bench(
+    scenario: Annotated[str, typer.Argument(help="Name in scenarios/, or a YAML file.")],
+    profile: Annotated[str | None, typer.Option(help="cpu or cuda; detected if left out.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="key.path=value, laid over the scenario.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Measure a running server (http://host:port/v1) instead.")
+    ] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Server launches per variant.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
+    out: Annotated[Path, typer.Option(help="Where runs are stored.")] = DEFAULT_ROOT,
+    reports: Annotated[Path, typer.Option(help="Where the report goes.")] = REPORTS_ROOT,
+    load_workers: Annotated[int, typer.Option(min=1, help="Client processes.")] = 1,
+    strict: Annotated[bool, typer.Option(help="Exit 1 if a number is invalid.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Measure every variant of a scenario on a real server and report what it buys."""
+    overrides = [*(set_ or ()), *([f"repeats={repeats}"] if repeats is not None else ())]
+    resolved = scenarios.load(scenario, profile, overrides, url)
+    expected = estimate(resolved, out)
+    typer.echo(
+        f"{resolved.name}: {expected.trials} trials in {expected.launches} server launches, about "
+        f"{format_duration(expected.total_s)}\n  (estimate from {expected.basis})",
+        err=True,
+    )
+    with _sigterm_as_interrupt(), BenchProgress(expected.total_s) as progress:
+        folder = run_scenario(
+            resolved,
+            root=out,
+            command=["kvbench", *sys.argv[1:]],
+            progress=progress,
+            resume=resume,
+            load_workers=load_workers,
+        )
+    _tell(folder, reports, as_json=as_json, strict=strict)
+
+
+def _tell(folder: Path, reports: Path, *, as_json: bool, strict: bool) -> None:
+    began = time.monotonic()
+    record, trials = read_bench(folder)
+    analysis = analyse(record, trials)
+    html = build_report(folder, reports_root=reports).html
+    report_s = time.monotonic() - began
+    if as_json:
+        figures = to_json(analysis)
+        typer.echo(json.dumps({**figures, "run": str(folder), "report": str(html)}, indent=2))
+    else:
+        print_result(analysis, html, Console(highlight=False))
+        typer.echo(f"results: {folder}")
+    typer.echo(_overhead_text(folder, report_s), err=True)
+    _exit(analysis, strict)
+
+
+def _exit(analysis: Analysis, strict: bool) -> None:
+    check_measured(analysis)
+    if strict:
+        strict_exit(analysis)
+
+
+def _overhead_text(folder: Path, report_s: float) -> str:
+    """Wall time that is neither server start, load nor stop: the harness's own."""
+    record = read_manifest(folder)
+    parts = (record.server_startup_s, record.load_s, record.server_stop_s)
+    if record.wall_s is None or any(part is None for part in parts):
+        return ""
+    wall_s = record.wall_s + report_s
+    own_s = wall_s - sum(part for part in parts if part is not None)
+    return (
+        f"took {format_duration(wall_s)}: server starts {format_duration(parts[0])}, load "
+        f"{format_duration(parts[1])}, stops {format_duration(parts[2])}, kvbench itself "
+        f"{format_duration(own_s)} ({format_percent(own_s / wall_s)})"
+    )
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM end a bench as Ctrl-C does: server stopped, results kept, exit code 130."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,73 @@
+"""A server that is already running: what it serves, and what it tells of itself.
+
+Nothing of it is changed. Its log, command line and memory are out of reach, so they are unknown
+in the record.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from harness.errors import NotFound
+from harness.record import GrantedKv, ServerFacts
+from harness.telemetry.engine import read_granted
+from harness.units import Seconds
+
+TIMEOUT_S: Seconds = 10.0
+
+
+def root_url(url: str) -> str:
+    """``http://host:port/v1`` → ``http://host:port``, where ``/metrics`` is."""
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def facts(url: str, api_key: str | None) -> ServerFacts:
+    """Ask a server for its model, version and KV pool.
+
+    Raises:
+        NotFound: nothing answers there, or it lists no model.
+    """
+    served = _served_model(url.rstrip("/"), api_key)
+    root = root_url(url)
+    version = _get(f"{root}/version", api_key)
+    return ServerFacts(
+        url=url.rstrip("/"),
+        launched=False,
+        served_model=served,
+        engine="vllm" if isinstance(version, dict) else "unknown",
+        engine_version=version.get("version") if isinstance(version, dict) else None,
+        granted=_granted(root),
+    )
+
+
+def _granted(root: str) -> GrantedKv:
+    return read_granted(root, TIMEOUT_S)
+
+
+def _served_model(url: str, api_key: str | None) -> str:
+    listing = _get(f"{url}/models", api_key)
+    if listing is None:
+        raise NotFound(
+            "no OpenAI-compatible server answers there",
+            where=url,
+            next_move="start it first; the URL ends in /v1; a key is read from OPENAI_API_KEY",
+        )
+    entries = listing.get("data") if isinstance(listing, dict) else None
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, dict) and isinstance(entry.get("id"), str):
+            return str(entry["id"])
+    raise NotFound("the server lists no model", where=f"{url}/models")
+
+
+def _get(url: str, api_key: str | None) -> Any:
+    request = urllib.request.Request(url)  # noqa: S310 - the scheme was checked: http or https
+    if api_key:
+        request.add_header("Authorization", f"Bearer {api_key}")
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310
+            return json.loads(reply.read(1 << 20))
+    except (OSError, ValueError, urllib.error.URLError):
+        return None

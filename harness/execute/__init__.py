@@ -1,0 +1,1 @@
+"""Many trials: order, budgets, servers, resume. ``local`` runs them on this machine."""

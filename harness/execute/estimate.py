@@ -1,0 +1,137 @@
+"""How long a scenario will take, and what that estimate rests on.
+
+Method: the last finished run of the same scenario and profile gives the start-up time per launch
+and the load time of each workload it shares with this one. What no run has measured is worked
+out from a start-up time and two token rates per profile; those are assumptions, and said to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from harness.errors import KvbenchError
+from harness.record import BenchRecord, Run
+from harness.scenario import Scenario, Trial, Workload, expand, launch_groups, slugify
+from harness.store import read_manifest, read_run, runs_of
+from harness.units import Seconds, format_duration
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What an unmeasured machine is taken to do; ``decode`` saturates at ``decode_max_per_s``."""
+
+    startup_s: Seconds
+    stop_s: Seconds
+    prefill_tokens_per_s: float
+    decode_tokens_per_s_per_stream: float
+    decode_max_per_s: float
+    basis: str
+
+
+#: The CPU figures were measured on two cores with the embedded model (docs/measurement.md); the
+#: CUDA figures are round numbers for an 8B model on one data-centre GPU, not a measurement.
+ASSUMED = {
+    "cpu": Rates(35.0, 5.0, 600.0, 25.0, 130.0, "2 CPU cores, the embedded 135M model"),
+    "cuda": Rates(120.0, 15.0, 8000.0, 60.0, 3000.0, "one data-centre GPU, an 8B model"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Predicted wall time of a bench, and the sentence that says what it rests on."""
+
+    total_s: Seconds
+    launches: int
+    trials: int
+    basis: str
+
+
+def estimate(scenario: Scenario, root: Path) -> Estimate:
+    """Estimate the wall time of a scenario from stored runs, else from assumed rates."""
+    trials = expand(scenario)
+    launches = 0 if scenario.attach else len(launch_groups(trials))
+    rates = ASSUMED[scenario.profile]
+    earlier = _last_finished(root, scenario)
+    loads = _measured_loads(earlier)
+    load_s = [loads.get(_key(trial)) for trial in trials]
+    known = sum(value is not None for value in load_s)
+    start_s, stop_s = _measured_launch(earlier) or (rates.startup_s, rates.stop_s)
+    total_s = launches * (start_s + stop_s) + sum(
+        value if value is not None else assumed_load_s(trial.workload, rates)
+        for value, trial in zip(load_s, trials, strict=True)
+    )
+    return Estimate(total_s, launches, len(trials), _basis(earlier, known, len(trials), rates))
+
+
+def assumed_load_s(workload: Workload, rates: Rates) -> Seconds:
+    """Prefill and decode one after the other, or the arrival times if those last longer."""
+    count = workload.num_prompts + workload.warmup_requests
+    streams = min(workload.concurrency or 16, workload.num_prompts)
+    decode = min(streams * rates.decode_tokens_per_s_per_stream, rates.decode_max_per_s)
+    work_s = count * (
+        workload.context_tokens / rates.prefill_tokens_per_s + workload.output_tokens / decode
+    )
+    if workload.request_rate is None:
+        return work_s
+    return max(work_s, workload.num_prompts / workload.request_rate)
+
+
+def _last_finished(root: Path, scenario: Scenario) -> tuple[BenchRecord, list[Run]] | None:
+    for folder in reversed(runs_of(root, slugify(scenario.name))):
+        try:
+            bench = read_manifest(folder)
+            if bench.status != "finished" or bench.environment.profile != scenario.profile:
+                continue
+            return bench, [
+                run for run in (read_run(folder, t) for t in bench.trial_ids) if run is not None
+            ]
+        except KvbenchError:
+            continue
+    return None
+
+
+def _key(trial: Trial) -> tuple[str, str]:
+    return trial.variant, trial.workload.label
+
+
+def _measured_loads(
+    earlier: tuple[BenchRecord, Sequence[Run]] | None,
+) -> Mapping[tuple[str, str], Seconds]:
+    if earlier is None:
+        return {}
+    spans: dict[tuple[str, str], list[Seconds]] = {}
+    for run in earlier[1]:
+        if run.status == "sealed" and run.load_end_s is not None:
+            key = (run.trial.variant, str(run.trial.workload.get("label")))
+            spans.setdefault(key, []).append(run.load_end_s)
+    return {key: fmean(values) for key, values in spans.items()}
+
+
+def _measured_launch(
+    earlier: tuple[BenchRecord, Sequence[Run]] | None,
+) -> tuple[Seconds, Seconds] | None:
+    if earlier is None:
+        return None
+    bench, runs = earlier
+    launches = len({run.trial.launch for run in runs if run.server is not None})
+    if launches == 0 or bench.server_startup_s is None or bench.server_stop_s is None:
+        return None
+    return bench.server_startup_s / launches, bench.server_stop_s / launches
+
+
+def _basis(
+    earlier: tuple[BenchRecord, Sequence[Run]] | None, known: int, trials: int, rates: Rates
+) -> str:
+    assumed = (
+        f"assumed rates ({rates.basis}: start {format_duration(rates.startup_s)}, prefill "
+        f"{rates.prefill_tokens_per_s:,.0f} tokens/s, decode up to {rates.decode_max_per_s:,.0f} "
+        "tokens/s)"
+    )
+    if earlier is None or known == 0:
+        return f"{assumed}; no earlier run of this scenario is stored here"
+    if known == trials:
+        return f"the run {earlier[0].run_id} on this profile"
+    return f"the run {earlier[0].run_id} for {known} of {trials} trials, else {assumed}"

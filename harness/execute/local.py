@@ -1,0 +1,451 @@
+"""Run a scenario on this machine: one server at a time, trial after trial, resumable.
+
+Method: consecutive trials that share a launch share one server. A variant that this device or
+engine can't run is skipped with the engine's own reason; a server that fails to start, or dies,
+fails its trials and the next launch goes on. A reason that can't change (an unknown flag, a
+missing model) is not tried again in later repeats. Ctrl-C stops the server, keeps everything
+measured and leaves a run that ``--resume`` completes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from harness import machine
+from harness.engines import attached, models, server_log, vllm
+from harness.errors import (
+    EngineMissing,
+    InputError,
+    KvbenchError,
+    ServerStartError,
+    UnsupportedModel,
+)
+from harness.execute.budget import (
+    FLAG,
+    Budget,
+    after_baseline,
+    budget_flags,
+    granted_pool_bytes,
+    initial_budget,
+)
+from harness.execute.facts import effective_config, read_log, server_facts, trial_facts
+from harness.execute.progress import Progress
+from harness.load import Target
+from harness.record import SCHEMA_VERSION, BenchRecord, Environment, ServerFacts
+from harness.run import Endpoint, run_trial, seal_unplayed
+from harness.scenario import Scenario, Trial, expand, launch_groups, slugify
+from harness.specs.model import ModelSpec, model_spec
+from harness.store import (
+    find_unfinished,
+    is_sealed,
+    new_run_folder,
+    read_manifest,
+    write_bench,
+)
+from harness.telemetry import nvml
+from harness.theory.settings import settings_from_flags
+from harness.units import Bytes, Seconds, format_bytes
+from harness.workload.plan import plan
+from harness.workload.tokens import token_range
+
+#: Reasons that a second start can't change.
+_FINAL_KINDS = ("unsupported", "flag", "model", "gated", "engine")
+#: What a GPU may hold more than before the start and still count as clean.
+_CLEAN_TOLERANCE_BYTES: Bytes = 256 << 20
+_MEMORY_BACK_LIMIT_S: Seconds = 60.0
+
+
+@dataclass(slots=True)
+class _Bench:
+    """The state of one run of a scenario, while it goes on."""
+
+    scenario: Scenario
+    folder: Path
+    record: BenchRecord
+    environment: Environment
+    model: models.ResolvedModel | None
+    budget: Budget
+    progress: Progress
+    load_workers: int
+    final_failures: dict[str, tuple[bool, str]] = field(default_factory=dict)
+    startup_s: Seconds = 0.0
+    load_s: Seconds = 0.0
+    stop_s: Seconds = 0.0
+    trials_begun: int = 0
+    clean_used_bytes: Bytes | None = None
+
+    @property
+    def device(self) -> Literal["cpu", "cuda"]:
+        """The device that the profile stands for."""
+        return self.scenario.profile
+
+
+def run_scenario(
+    scenario: Scenario,
+    *,
+    root: Path,
+    command: Sequence[str],
+    progress: Progress,
+    resume: bool = False,
+    load_workers: int = 1,
+) -> Path:
+    """Run every trial of a scenario and return the run's folder under ``root``.
+
+    With ``resume`` the latest unfinished run of the very same trials goes on: what is sealed
+    there is not run again.
+
+    Raises:
+        InputError, ModelFetchError, StoreError: nothing could be run.
+        KeyboardInterrupt: after the server was stopped and the run marked as interrupted.
+    """
+    began = time.monotonic()
+    trials = expand(scenario)
+    model = _model_of(scenario, progress)
+    bench = _open(scenario, trials, model, root, command, progress, resume, load_workers)
+    earlier_s = bench.record.wall_s or 0.0
+    status: Literal["finished", "interrupted"] = "interrupted"
+    try:
+        groups = launch_groups(trials)
+        for number, group in enumerate(groups, start=1):
+            _run_group(bench, group, number, len(groups), len(trials))
+        status = "finished"
+    finally:
+        _close(bench, status, earlier_s + time.monotonic() - began)
+    return bench.folder
+
+
+def _model_of(scenario: Scenario, progress: Progress) -> models.ResolvedModel | None:
+    if scenario.model is None:
+        return None
+    if scenario.attach is not None:
+        return models.describe(scenario.model)
+    return models.resolve(scenario.model, on_progress=progress.preparing)
+
+
+def _open(
+    scenario: Scenario,
+    trials: Sequence[Trial],
+    model: models.ResolvedModel | None,
+    root: Path,
+    command: Sequence[str],
+    progress: Progress,
+    resume: bool,
+    load_workers: int,
+) -> _Bench:
+    environment = machine.describe(scenario.profile)
+    trial_ids = tuple(trial.trial_id for trial in trials)
+    slug = slugify(scenario.name)
+    folder = find_unfinished(root, slug, trial_ids) if resume else None
+    if folder is not None:
+        record = dataclasses.replace(read_manifest(folder), status="started")
+    else:
+        if resume:
+            progress.warn("there is no unfinished run of these trials to resume; starting anew")
+        folder = new_run_folder(root, slug)
+        record = BenchRecord(
+            schema_version=SCHEMA_VERSION,
+            run_id=folder.name,
+            scenario_name=scenario.name,
+            scenario=scenario.model_dump(mode="json", by_alias=True),
+            environment=environment,
+            command=tuple(command),
+            trial_ids=trial_ids,
+        )
+    write_bench(folder, record)
+    budget = initial_budget(scenario.kv_budget, scenario.server)
+    if not budget.is_known:
+        budget = Budget(budget.mode, record.kv_budget_bytes, record.kv_budget_tokens)
+    return _Bench(
+        scenario,
+        folder,
+        record,
+        environment,
+        model,
+        budget,
+        progress,
+        load_workers,
+        startup_s=record.server_startup_s or 0.0,
+        load_s=record.load_s or 0.0,
+        stop_s=record.server_stop_s or 0.0,
+    )
+
+
+def _close(bench: _Bench, status: Literal["finished", "interrupted"], wall_s: Seconds) -> None:
+    write_bench(
+        bench.folder,
+        dataclasses.replace(
+            bench.record,
+            status=status,
+            wall_s=wall_s,
+            server_startup_s=bench.startup_s,
+            load_s=bench.load_s,
+            server_stop_s=bench.stop_s,
+            kv_budget_bytes=bench.budget.value_bytes,
+            kv_budget_tokens=bench.budget.value_tokens,
+            skipped={
+                variant: reason
+                for variant, (skipped, reason) in bench.final_failures.items()
+                if skipped
+            },
+        ),
+    )
+
+
+def _run_group(
+    bench: _Bench, group: Sequence[Trial], number: int, launches: int, trials: int
+) -> None:
+    pending = [trial for trial in group if not is_sealed(bench.folder, trial.trial_id)]
+    first = bench.trials_begun
+    bench.trials_begun += len(group)
+    if not pending:
+        return
+    variant = group[0].variant
+    if variant in bench.final_failures:
+        skipped, reason = bench.final_failures[variant]
+        _give_up(bench, pending, reason, skipped=skipped)
+        return
+    bench.progress.launching(group, number, launches)
+    if bench.scenario.attach is not None:
+        _run_attached(bench, pending, first, trials)
+    else:
+        _run_launched(bench, pending, first, trials)
+
+
+def _run_launched(bench: _Bench, group: Sequence[Trial], first: int, trials: int) -> None:
+    trial = group[0]
+    log_path = bench.folder / "servers" / f"{trial.launch:03d}-{slugify(trial.variant)}.log"
+    began = time.monotonic()
+    try:
+        extra = _pool_flags(bench, trial)
+        spec = _spec(bench, trial, extra)
+        used_before = _device_used(bench)
+        if bench.clean_used_bytes is None:
+            bench.clean_used_bytes = used_before
+        server = vllm.Server.launch(
+            spec,
+            log_path,
+            timeout_s=bench.scenario.timeouts.startup_s,
+            on_stage=bench.progress.starting,
+        )
+    except (ServerStartError, InputError) as error:
+        bench.startup_s += time.monotonic() - began
+        _start_failed(bench, group, error, log_path)
+        return
+    bench.startup_s += time.monotonic() - began
+    try:
+        facts = server_facts(
+            server,
+            engine_version=machine.engine_version(),
+            used_before=used_before,
+            used_loaded=_device_used(bench),
+        )
+        bench.progress.healthy(server.startup_s or 0.0, facts.granted)
+        _note_grant(bench, trial, facts)
+        endpoint = Endpoint(
+            root_url=server.root_url,
+            target=Target(
+                server.api_url, vllm.SERVED_NAME, None, bench.scenario.timeouts.request_s
+            ),
+            pid=server.pid,
+            log_path=log_path,
+            death=server.death,
+        )
+        with _client_cores(read_log(log_path), bench.progress):
+            _play_all(bench, group, first, trials, facts, endpoint, extra)
+    finally:
+        bench.progress.stopping()
+        bench.stop_s += server.stop() + _await_memory(bench)
+
+
+def _pool_flags(bench: _Bench, trial: Trial) -> dict[str, Any]:
+    if not bench.budget.is_known and not trial.is_baseline:
+        raise ServerStartError(
+            "the KV budget is what the baseline is granted, and no baseline has started yet",
+            next_move="see why the baseline failed, or state a budget: kv_budget: "
+            "{equal_bytes: 2GiB}",
+            kind="budget",
+        )
+    return budget_flags(bench.budget, trial.flags, _spec_of(bench, trial), bench.device)
+
+
+def _spec(bench: _Bench, trial: Trial, extra: dict[str, Any]) -> vllm.ServerSpec:
+    model = bench.model
+    if model is None:
+        raise InputError("a scenario that launches servers needs a model", where="model")
+    return vllm.ServerSpec(
+        model=model.argument,
+        flags={**trial.flags, **extra},
+        env=trial.env,
+        offline=model.offline,
+    )
+
+
+def _spec_of(bench: _Bench, trial: Trial) -> ModelSpec | None:
+    """The layout of the trial's model; None where nobody knows it or it is not modelled."""
+    config = effective_config(bench.model.config if bench.model else None, trial.flags)
+    if config is None:
+        return None
+    with contextlib.suppress(UnsupportedModel):
+        return model_spec(config, name=bench.scenario.model or "model")
+    return None
+
+
+def _note_grant(bench: _Bench, trial: Trial, facts: ServerFacts) -> None:
+    if not trial.is_baseline or bench.budget.is_known:
+        return
+    settings = settings_from_flags(trial.flags, bench.device)
+    pool = granted_pool_bytes(facts.granted, _spec_of(bench, trial), settings)
+    bench.budget = after_baseline(bench.budget, facts.granted, pool)
+    bench.record = dataclasses.replace(
+        bench.record,
+        kv_budget_bytes=bench.budget.value_bytes,
+        kv_budget_tokens=bench.budget.value_tokens,
+    )
+    write_bench(bench.folder, bench.record)
+    if not bench.budget.is_known:
+        bench.progress.warn("the engine does not say how large the baseline's KV pool is")
+
+
+def _run_attached(bench: _Bench, group: Sequence[Trial], first: int, trials: int) -> None:
+    url = bench.scenario.attach or ""
+    api_key = os.environ.get("OPENAI_API_KEY")
+    try:
+        facts = attached.facts(url, api_key)
+    except KvbenchError as error:
+        _give_up(bench, group, str(error), skipped=False)
+        return
+    bench.progress.healthy(0.0, facts.granted)
+    endpoint = Endpoint(
+        root_url=attached.root_url(url),
+        target=Target(url, facts.served_model or "", api_key, bench.scenario.timeouts.request_s),
+        pid=None,
+        log_path=None,
+        death=lambda: None,
+    )
+    _play_all(bench, group, first, trials, facts, endpoint, {})
+
+
+def _play_all(
+    bench: _Bench,
+    group: Sequence[Trial],
+    first: int,
+    trials: int,
+    facts: ServerFacts,
+    endpoint: Endpoint,
+    extra: dict[str, Any],
+) -> None:
+    for offset, trial in enumerate(group, start=1):
+        dead = endpoint.death()
+        if dead is not None:
+            reason = f"the server died in an earlier trial: {dead}"
+            _give_up(bench, [trial], reason, skipped=False, facts=facts, log=endpoint.log_path)
+            continue
+        bench.progress.trial(trial, first + offset, trials)
+        began = time.monotonic()
+        record = trial_facts(trial, bench.scenario, bench.model, extra)
+        requests = plan(trial, token_range(record.model_config))
+        try:
+            run = run_trial(
+                bench.folder,
+                record,
+                bench.environment,
+                facts,
+                endpoint,
+                requests,
+                concurrency=trial.workload.concurrency,
+                load_workers=bench.load_workers,
+                on_progress=bench.progress.load,
+            )
+        finally:
+            bench.load_s += time.monotonic() - began
+        if run.status != "sealed":
+            bench.progress.unplayed(trial, run.status, run.reason or "")
+
+
+def _start_failed(
+    bench: _Bench, group: Sequence[Trial], error: KvbenchError, log_path: Path
+) -> None:
+    kind = error.kind if isinstance(error, ServerStartError) else "flag"
+    skipped = kind == "unsupported"
+    reason = f"{error.what}: {error.evidence}" if error.evidence else error.what
+    if kind in _FINAL_KINDS:
+        bench.final_failures[group[0].variant] = (skipped, reason)
+    _give_up(bench, group, reason, skipped=skipped, log=log_path if log_path.exists() else None)
+    if isinstance(error, EngineMissing):
+        raise error
+
+
+def _give_up(
+    bench: _Bench,
+    group: Sequence[Trial],
+    reason: str,
+    *,
+    skipped: bool,
+    facts: ServerFacts | None = None,
+    log: Path | None = None,
+) -> None:
+    for trial in group:
+        run = seal_unplayed(
+            bench.folder,
+            trial_facts(trial, bench.scenario, bench.model, {}),
+            bench.environment,
+            skipped=skipped,
+            reason=reason,
+            server=facts,
+            log_path=log,
+        )
+        bench.progress.unplayed(trial, run.status, reason)
+
+
+def _device_used(bench: _Bench) -> Bytes | None:
+    return nvml.device_used_bytes() if bench.environment.gpus else None
+
+
+def _await_memory(bench: _Bench) -> Seconds:
+    """Wait until the GPUs hold no more than before the first start; says so if they do not."""
+    if not bench.environment.gpus:
+        return 0.0
+    began = time.monotonic()
+    while True:
+        used = nvml.device_used_bytes()
+        waited_s = time.monotonic() - began
+        limit = (bench.clean_used_bytes or 0) + _CLEAN_TOLERANCE_BYTES
+        if used is None or used <= limit:
+            return waited_s
+        if waited_s > _MEMORY_BACK_LIMIT_S:
+            bench.progress.warn(
+                f"the server is gone but the GPU still holds {format_bytes(used)}; the next start "
+                "is not from a clean device"
+            )
+            return waited_s
+        time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def _client_cores(log: str, progress: Progress) -> Iterator[None]:
+    """Keep the client off the cores of the engine's threads, where the engine left some."""
+    cores = server_log.cpu_cores(log)
+    if cores is None or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    free = (before - set(cores[0])) & (set(cores[1]) or before)
+    if not free:
+        progress.warn("engine and client share their cores: latencies contain the client's work")
+        yield
+        return
+    os.sched_setaffinity(0, free)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+__all__ = ["FLAG", "run_scenario"]

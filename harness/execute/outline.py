@@ -1,0 +1,119 @@
+"""What a scenario would do, without doing it: every trial, its command line, its predicted KV.
+
+Nothing is launched and no GPU is asked; the model's configuration comes from the package, the
+model's folder or the hub. Where the pool depends on what the machine grants, the prediction is
+unknown and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.engines import models, vllm
+from harness.errors import UnsupportedModel
+from harness.execute.budget import Budget, after_baseline, budget_flags, initial_budget
+from harness.execute.facts import effective_config
+from harness.record import GrantedKv
+from harness.scenario import Scenario, Trial, expand
+from harness.specs.model import ModelSpec, model_spec
+from harness.theory.capacity import KvCapacity, predict_capacity, settings_from_flags
+from harness.units import Bytes
+
+#: Stands in a planned command line where a start chooses a free port.
+PORT_PLACEHOLDER = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTrial:
+    """One trial as it would be run; ``capacity`` is None with a reason where it is unknown."""
+
+    trial: Trial
+    command: tuple[str, ...]
+    capacity: KvCapacity | None
+    capacity_reason: str | None
+
+
+def outline(scenario: Scenario) -> tuple[PlannedTrial, ...]:
+    """Resolve every trial of a scenario."""
+    model = models.describe(scenario.model) if scenario.model is not None else None
+    budget = initial_budget(scenario.kv_budget, scenario.server)
+    trials = expand(scenario)
+    if not budget.is_known:
+        budget = _from_baseline(budget, scenario, trials, model)
+    return tuple(_planned(scenario, trial, model, budget) for trial in trials)
+
+
+def pool_bytes(trial: Trial, extra: dict[str, object]) -> Bytes | None:
+    """The KV pool that the flags (and, on the CPU, the environment) ask for."""
+    given = {**trial.flags, **extra}.get("kv_cache_memory_bytes")
+    if isinstance(given, int):
+        return given
+    space = trial.env.get("VLLM_CPU_KVCACHE_SPACE")
+    if trial.profile == "cpu" and space is not None and space.isdigit():
+        return int(space) << 30
+    return None
+
+
+def _from_baseline(
+    budget: Budget,
+    scenario: Scenario,
+    trials: Sequence[Trial],
+    model: models.ResolvedModel | None,
+) -> Budget:
+    """What the baseline would be granted, if its own flags say so."""
+    baseline = next(trial for trial in trials if trial.is_baseline)
+    pool = pool_bytes(baseline, {})
+    spec, _ = _model(scenario, baseline, model)
+    if pool is None or spec is None:
+        return budget
+    capacity = predict_capacity(spec, settings_from_flags(baseline.flags, _device(scenario)), pool)
+    return after_baseline(budget, GrantedKv(kv_cache_tokens=capacity.kv_cache_tokens), pool)
+
+
+def _planned(
+    scenario: Scenario, trial: Trial, model: models.ResolvedModel | None, budget: Budget
+) -> PlannedTrial:
+    spec, reason = _model(scenario, trial, model)
+    extra = budget_flags(budget, trial.flags, spec, _device(scenario)) if spec else {}
+    command: tuple[str, ...] = ()
+    if scenario.attach is None and model is not None:
+        server = vllm.ServerSpec(model.argument, {**trial.flags, **extra}, trial.env, model.offline)
+        command = vllm.server_command(server, PORT_PLACEHOLDER)
+    if spec is None:
+        return PlannedTrial(trial, command, None, reason)
+    return _with_capacity(scenario, trial, command, spec, extra)
+
+
+def _with_capacity(
+    scenario: Scenario,
+    trial: Trial,
+    command: tuple[str, ...],
+    spec: ModelSpec,
+    extra: dict[str, object],
+) -> PlannedTrial:
+    pool = pool_bytes(trial, extra)
+    try:
+        settings = settings_from_flags({**trial.flags, **extra}, _device(scenario))
+        capacity = predict_capacity(spec, settings, pool)
+    except UnsupportedModel as error:
+        return PlannedTrial(trial, command, None, error.what)
+    reason = None if pool is not None else "the pool is what the machine's memory leaves"
+    return PlannedTrial(trial, command, capacity, reason)
+
+
+def _model(
+    scenario: Scenario, trial: Trial, model: models.ResolvedModel | None
+) -> tuple[ModelSpec | None, str | None]:
+    config = effective_config(model.config if model else None, trial.flags)
+    if config is None:
+        return None, "the model's configuration is not known here"
+    try:
+        return model_spec(config, name=scenario.model or "model"), None
+    except UnsupportedModel as error:
+        return None, error.what
+
+
+def _device(scenario: Scenario) -> Literal["cpu", "cuda"]:
+    return scenario.profile

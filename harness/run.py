@@ -1,0 +1,196 @@
+"""One trial: telemetry around a load against a running server → a sealed record.
+
+Method: the record is opened (``started``), the sampler takes its first readings, the load is
+played, the sampler takes its last ones, the record is sealed. Requests and samples are on disk
+as they happen, so a trial that dies keeps what it measured, with the reason. Not covered: who
+starts and stops the server (``execute``).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.clock import Clock
+from harness.load import LoadProgress, Target, play
+from harness.record import (
+    SCHEMA_VERSION,
+    EngineSample,
+    Environment,
+    PlannedRequest,
+    RequestRecord,
+    Run,
+    Sample,
+    ServerFacts,
+    TrialFacts,
+)
+from harness.store import LOG_FILE, TrialFolder
+from harness.telemetry.engine import EngineSource
+from harness.telemetry.nvml import NvmlSource
+from harness.telemetry.process import ProcessSource, tree_pids
+from harness.telemetry.sampler import Sampler
+from harness.telemetry.source import Source
+
+#: Gets the load's progress and the latest reading of the KV gauge (0–1, None if unknown).
+ProgressSink = Callable[[LoadProgress, float | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a trial is played: the server's addresses, its process if it is ours, its log.
+
+    ``death`` tells why the server is gone (None while it lives).
+    """
+
+    root_url: str
+    target: Target
+    pid: int | None
+    log_path: Path | None
+    death: Callable[[], str | None]
+
+
+def sources_for(endpoint: Endpoint, environment: Environment) -> list[Source]:
+    """What can be sampled here: the engine always, our own process tree, NVIDIA devices."""
+    sources: list[Source] = [EngineSource(endpoint.root_url)]
+    pid = endpoint.pid
+    if pid is not None:
+        sources.append(ProcessSource(pid))
+        if environment.gpus:
+            sources.append(NvmlSource.open(lambda: tree_pids(pid)))
+    return sources
+
+
+def run_trial(
+    run_folder: Path,
+    facts: TrialFacts,
+    environment: Environment,
+    server: ServerFacts,
+    endpoint: Endpoint,
+    plan: Sequence[PlannedRequest],
+    *,
+    concurrency: int | None,
+    load_workers: int = 1,
+    on_progress: ProgressSink = lambda _progress, _kv_usage: None,
+) -> Run:
+    """Play one trial and seal it; returns what was written.
+
+    A server that dies makes the trial ``failed`` with the end of its log. KeyboardInterrupt
+    seals it as failed, too, and goes on up.
+
+    Raises:
+        StoreError: results can't be written.
+    """
+    started = Run(
+        schema_version=SCHEMA_VERSION,
+        trial=facts,
+        environment=environment,
+        status="started",
+        server=server,
+        zero_unix_s=time.time(),
+    )
+    sources = sources_for(endpoint, environment)
+    try:
+        with TrialFolder(run_folder, started) as folder:
+            _link_log(endpoint.log_path, folder.path / LOG_FILE)
+            return _measure(
+                folder, endpoint, plan, sources, concurrency, load_workers, on_progress
+            )
+    finally:
+        for source in sources:
+            source.close()
+
+
+def _measure(
+    folder: TrialFolder,
+    endpoint: Endpoint,
+    plan: Sequence[PlannedRequest],
+    sources: Sequence[Source],
+    concurrency: int | None,
+    load_workers: int,
+    on_progress: ProgressSink,
+) -> Run:
+    clock = Clock()
+    errors: list[str] = []
+    kv_usage: list[float | None] = [None]
+
+    def sample(taken: Sample) -> None:
+        folder.append_sample(taken)
+        if isinstance(taken, EngineSample):
+            kv_usage[0] = taken.kv_cache_usage
+
+    sampler = Sampler(sources, clock, sample)
+
+    def keep(record: RequestRecord) -> None:
+        folder.append_request(record)
+        if record.phase == "measured" and record.error is not None:
+            errors.append(record.error)
+
+    try:
+        with sampler:
+            outcome = play(
+                plan,
+                endpoint.target,
+                concurrency=concurrency,
+                clock=clock,
+                on_record=keep,
+                on_sample=sample,
+                on_progress=lambda progress: on_progress(progress, kv_usage[0]),
+                should_stop=endpoint.death,
+                load_workers=load_workers,
+            )
+    except KeyboardInterrupt:
+        folder.seal_with(status="failed", reason="interrupted by the user")
+        raise
+    measured = sum(request.phase == "measured" for request in plan)
+    failure = outcome.stopped_early or _all_failed(errors, measured)
+    return folder.seal_with(
+        status="failed" if failure else "sealed",
+        reason=failure,
+        load_start_s=outcome.load_start_s,
+        load_end_s=outcome.load_end_s,
+        sampler_cpu_share=sampler.cpu_share,
+        sampler_interval_s=sampler.interval_s,
+    )
+
+
+def _all_failed(errors: Sequence[str], measured: int) -> str | None:
+    if measured == 0 or len(errors) < measured:
+        return None
+    return f"every request failed; the first said: {errors[0]}"
+
+
+def _link_log(source: Path | None, place: Path) -> None:
+    """Let the trial's folder hold the server's whole log, which is still growing."""
+    if source is None:
+        return
+    try:
+        os.link(source, place)
+    except OSError:
+        # Some file systems know no hard links; a symbolic one stays inside the run's folder.
+        place.symlink_to(os.path.relpath(source, place.parent))
+
+
+def seal_unplayed(
+    run_folder: Path,
+    facts: TrialFacts,
+    environment: Environment,
+    *,
+    skipped: bool,
+    reason: str,
+    server: ServerFacts | None = None,
+    log_path: Path | None = None,
+) -> Run:
+    """Record a trial that could not be played: ``skipped`` (can't be here) or ``failed``."""
+    run = Run(
+        schema_version=SCHEMA_VERSION,
+        trial=facts,
+        environment=environment,
+        status="started",
+        server=server,
+    )
+    with TrialFolder(run_folder, run) as folder:
+        _link_log(log_path, folder.path / LOG_FILE)
+        return folder.seal_with(status="skipped" if skipped else "failed", reason=reason)
