@@ -79,7 +79,9 @@ async def _play_here(
                 return LoadOutcome(None, None, player.stop_reason)
             part = _part("measured", plan, concurrency, clock)
             await player.play(part)
-            return LoadOutcome(part.start_s, clock.now(), player.stop_reason)
+            outcome = LoadOutcome(part.start_s, clock.now(), player.stop_reason)
+            _show_progress(player, on_progress)
+            return outcome
         finally:
             await _end(watchers)
 
@@ -99,9 +101,13 @@ async def _attend(
     while True:
         if (reason := should_stop()) is not None:
             player.stop(reason)
-        if on_progress is not None and (progress := player.progress()) is not None:
-            on_progress(progress)
+        _show_progress(player, on_progress)
         await asyncio.sleep(SAMPLE_S)
+
+
+def _show_progress(player: Player, on_progress: Callable[[LoadProgress], None] | None) -> None:
+    if on_progress is not None and (progress := player.progress()) is not None:
+        on_progress(progress)
 
 
 async def _end(watchers: Sequence[asyncio.Task[None]]) -> None:

@@ -225,6 +225,7 @@ class Wire:
             response.release()
 
     async def _send(self, body: bytes, sending: Sending) -> aiohttp.ClientResponse:
+        import aiohttp
         import httpx2
         from openai import APIStatusError, AsyncStream, OpenAIError
 
@@ -242,8 +243,8 @@ class Wire:
             raise RequestFailed(
                 self._clean(f"HTTP {fault.status_code}: {fault.message}")
             ) from fault
-        except OpenAIError as fault:
-            raise RequestFailed(self._clean(_describe(fault.__cause__ or fault))) from fault
+        except (OpenAIError, aiohttp.ClientError, OSError) as fault:
+            raise RequestFailed(self._clean(_describe(fault))) from fault
         return cast("aiohttp.ClientResponse", cast("Any", response).extensions[_RESPONSE])
 
     async def _read(

@@ -171,10 +171,14 @@ class _Crew:
             if self.clock.now() >= next_look_s:
                 next_look_s = self.clock.now() + SAMPLE_S
                 self._look_around()
+        self._show_progress()
 
     def _look_around(self) -> None:
         if self.stop_reason is None and (reason := self.should_stop()) is not None:
             self._stop(reason)
+        self._show_progress()
+
+    def _show_progress(self) -> None:
         if self.on_progress is not None and self.latest:
             parts = tuple(self.latest.values())
             self.on_progress(_sum(parts, self.totals[parts[0].phase]))
@@ -250,6 +254,8 @@ async def _serve(share: _Share, pipe: Connection) -> None:
         tell(_Ready())
         while (order := await orders.get()) is not None:
             await player.play(_part(share, order))
+            if (progress := player.progress()) is not None:
+                tell(progress)
             tell(_PhaseEnded(share.clock.now()))
         for watcher in watchers:
             watcher.cancel()

@@ -2,8 +2,9 @@
 
 A bare asyncio protocol, so that it is several times faster than the clients that are measured
 against it. The schedule of an answer counts from the moment at which the request's last byte
-was read. ``GET /requests`` gives the bodies and headers received so far, ``GET /lateness`` by
-how many seconds each event was written after it was due.
+was read. ``GET /requests`` gives the bodies and headers received so far, ``GET /connections``
+how many connections were opened, ``GET /lateness`` by how many seconds each event was written
+after it was due.
 """
 
 from __future__ import annotations
@@ -109,6 +110,8 @@ class Connection(asyncio.Protocol):
             self.reply(200, metrics(self.state).encode(), "text/plain; version=0.0.4")
         elif path == "/requests":
             self.reply_json(200, list(self.state.requests))
+        elif path == "/connections":
+            self.reply_json(200, self.state.connections)
         elif path == "/lateness":
             self.reply_json(200, list(self.state.lateness))
         else:
