@@ -189,9 +189,10 @@ def _identity(axes: Axes, points: Sequence[MemoryPoint]) -> None:
     top = max(max(predicted, granted) for _, predicted, granted in known) * 1.3
     axes.plot([0, top], [0, top], color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
     _name_the_line(axes, top, [predicted for _, predicted, _ in known])
-    for number, (point, predicted, granted) in enumerate(known):
+    for point, predicted, granted in known:
         _mark(axes, point.place, predicted, granted, size=9)
-        _label_point(axes, point, predicted, granted, above=number % 2 == 0)
+    for number, (spot, names) in enumerate(_by_spot(known).items()):
+        _label_spot(axes, spot, names, above=number % 2 == 0)
     axes.set_xlim(0, top)
     axes.set_ylim(0, top)
     style.tick_text(axes.xaxis, units.format_count, 4)
@@ -218,14 +219,30 @@ def _name_the_line(axes: Axes, top: float, at: Sequence[float]) -> None:
     )
 
 
-def _label_point(
-    axes: Axes, point: MemoryPoint, predicted: float, granted: float, *, above: bool
+def _by_spot(
+    known: Sequence[tuple[MemoryPoint, float, float]],
+) -> dict[tuple[float, float], list[str]]:
+    """Variants that lie on the same spot share one label."""
+    spots: dict[tuple[float, float], list[str]] = {}
+    for point, predicted, granted in known:
+        spots.setdefault((predicted, granted), []).append(point.variant)
+    return spots
+
+
+def _label_spot(
+    axes: Axes, spot: tuple[float, float], names: Sequence[str], *, above: bool
 ) -> None:
-    error = _error(predicted, granted)
-    text = f"{style.drawable(point.variant, 18)}\n{units.format_count(granted)}\n{_signed(error)}"
+    predicted, granted = spot
+    text = "\n".join(
+        [
+            *(style.drawable(name, 18) for name in names),
+            units.format_count(granted),
+            _signed(_error(predicted, granted)),
+        ]
+    )
     axes.annotate(
         text,
-        (predicted, granted),
+        spot,
         xytext=(-9, 7) if above else (10, -7),
         textcoords="offset points",
         ha="right" if above else "left",

@@ -220,7 +220,7 @@ def _bar_text(cell: Cell, value: str) -> str:
         return "withheld: judged invalid"
     if cell.value is None:
         return "not measured"
-    if cell.is_baseline or cell.ratio is None:
+    if cell.is_baseline or cell.ratio is None or cell.effect == "unknown":
         return value
     return f"{value}   {ratio_text(cell.ratio, cell.interval)}"
 

@@ -60,7 +60,7 @@ def page(
         "bench": bench,
         "analysis": analysis,
         "answer": answer(analysis),
-        "tables": [tables.table(comparison) for comparison in analysis.comparisons],
+        "tables": [t for c in analysis.comparisons if (t := tables.table(c)).rows],
         "pools": evidence.pools(analysis),
         "plates": [(plate, Markup(plate.picture.inline_svg)) for plate in plates],  # noqa: S704
         "machine": evidence.machine(bench.environment),
@@ -72,7 +72,7 @@ def page(
         "record_link": evidence.link(run_dir / store.BENCH_FILE, folder),
         "report_command": evidence.command_text(["kvbench", "report", str(run_dir)]),
         "bench_command": evidence.command_text(bench.command),
-        "stamps": sorted({trial.stamp for trial in analysis.trials}),
+        "stamps": sorted({t.stamp for t in analysis.trials if t.status == "sealed"}),
     }
     return _templates().get_template("report.html.j2").render(context)
 

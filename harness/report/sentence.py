@@ -1,8 +1,8 @@
 """The opening paragraph: what was found, in words chosen by rules from the analysis.
 
-Method, per variant: its KV pool against the baseline's and against theory; then per workload its
-output throughput and, where one is shown, its change in latency. The wording follows the effect:
-a difference is claimed only where an interval excludes 1 and no replicate was judged invalid;
+Method, per variant: its KV pool against the baseline's and against theory; then per workload (with
+several variants: under the load that shows most) its output throughput and its latency. The
+wording follows the effect: a difference is claimed only where an interval excludes 1 and no replicate was judged invalid;
 "no difference is shown" is a result; a ratio without an interval is called an observation. A
 figure judged invalid is withheld with its reason. Nothing is recommended beyond the figures.
 
@@ -49,16 +49,30 @@ def answer(analysis: Analysis) -> Answer:
         return Answer(_nothing(analysis), (), _limits(analysis))
     if not variants or not analysis.comparisons:
         return Answer(_single_lead(analysis), _single_points(analysis), _limits(analysis))
-    leads = [_pool(analysis, kv) for kv in analysis.kv if not kv.is_baseline]
-    points = [
-        point
-        for variant in variants
-        for point in _workload_points(analysis, variant, many=len(variants) > 1)
-    ]
-    if len(leads) == 1:
-        return Answer(leads[0], tuple(points), _limits(analysis))
-    lead = f"{len(leads)} variants were measured against {analysis.baseline}."
-    return Answer(lead, (*(Point("", text) for text in leads), *points), _limits(analysis))
+    others = [kv for kv in analysis.kv if not kv.is_baseline]
+    if len(others) == 1:
+        points = _workload_points(analysis, variants[0])
+        return Answer(_one_lead(analysis, others[0]), tuple(points), _limits(analysis))
+    budget = f", {_budget(analysis)}" if _budget(analysis) else ""
+    lead = f"{len(others)} variants were measured against {analysis.baseline}{budget}."
+    return Answer(lead, tuple(_variant_point(analysis, kv) for kv in others), _limits(analysis))
+
+
+def _one_lead(analysis: Analysis, kv: KvComparison) -> str:
+    budget = _budget(analysis)
+    opening = f"{budget[:1].upper()}{budget[1:]}, " if budget else ""
+    return f"{opening}{kv.variant} {_pool(analysis, kv)}."
+
+
+def _variant_point(analysis: Analysis, kv: KvComparison) -> Point:
+    """One variant among several: its pool, and the load under which it differs most."""
+    ordered = _by_weight(analysis, kv.variant)
+    pool = f" {_pool(analysis, kv)}."
+    if not ordered:
+        return Point(kv.variant, pool)
+    first = ordered[0]
+    load = f"{_throughput(first, kv.variant)}{_latency(first, kv.variant)}"
+    return Point(kv.variant, f"{pool} Under {short_label(first)}, {load}.")
 
 
 def _nothing(analysis: Analysis) -> str:
@@ -68,26 +82,27 @@ def _nothing(analysis: Analysis) -> str:
 
 
 def _pool(analysis: Analysis, kv: KvComparison) -> str:
+    """``holds 2.00× the KV tokens of fp16 (5,120 → 10,240 tokens, exactly as predicted)``."""
     base = next((other for other in analysis.kv if other.is_baseline), None)
     before = base.granted.kv_cache_tokens if base else None
     after = kv.granted.kv_cache_tokens
     if before is None or after is None or kv.capacity_ratio is None:
-        why = kv.predicted_reason or "the engine did not report it"
-        return f"The KV capacity of {kv.variant} against {analysis.baseline} is unknown: {why}."
+        why = kv.predicted_reason or "the engine did not report both"
+        return f"has a KV capacity that can't be held against {analysis.baseline}'s ({why})"
     figures = f"{units.format_count(before)} → {units.format_count(after)} tokens"
     return (
-        f"{_budget(analysis)}{kv.variant} holds {_times(kv.capacity_ratio)} KV tokens "
-        f"{_as_base(kv.capacity_ratio, analysis.baseline)} ({figures}{_against_theory(kv)})."
+        f"holds {_times(kv.capacity_ratio)} KV tokens "
+        f"{_as_base(kv.capacity_ratio, analysis.baseline)} ({figures}{_against_theory(kv)})"
     )
 
 
 def _budget(analysis: Analysis) -> str:
     if analysis.kv_budget_mode == "equal_bytes" and analysis.kv_budget_bytes is not None:
-        return f"In the same {units.format_bytes(analysis.kv_budget_bytes)} of KV memory, "
+        return f"in the same {units.format_bytes(analysis.kv_budget_bytes)} of KV memory"
     return {
-        "equal_bytes": "In the same KV memory, ",
-        "equal_tokens": "With pools of equal tokens, ",
-        "engine": "With the pool that the engine chose for each, ",
+        "equal_bytes": "in the same KV memory",
+        "equal_tokens": "with pools of equal tokens",
+        "engine": "with the pool that the engine chose for each",
     }.get(analysis.kv_budget_mode or "", "")
 
 
@@ -108,37 +123,34 @@ def _against_theory(kv: KvComparison) -> str:
     return f", {units.format_percent(abs(kv.error_fraction))} {sign} than predicted"
 
 
-def _workload_points(analysis: Analysis, variant: str, *, many: bool) -> list[Point]:
-    comparisons = [c for c in analysis.comparisons if variant in c.variants]
-    ordered = sorted(comparisons, key=lambda c: _weight(c, variant), reverse=True)
-    points = [
-        _workload_point(analysis, comparison, variant, named=many)
-        for comparison in ordered[:MAX_WORKLOADS]
-    ]
+def _workload_points(analysis: Analysis, variant: str) -> list[Point]:
+    ordered = _by_weight(analysis, variant)
+    points = [_workload_point(analysis, c, variant) for c in ordered[:MAX_WORKLOADS]]
     if len(ordered) > MAX_WORKLOADS:
         rest = len(ordered) - MAX_WORKLOADS
-        points.append(Point(variant, f": {rest} more workloads are in the tables below."))
+        points.append(Point(f"{rest} more workloads", " are in the tables below."))
     return points
 
 
+def _by_weight(analysis: Analysis, variant: str) -> list[Comparison]:
+    """The workloads under which the variant was run, those that show most first."""
+    comparisons = [c for c in analysis.comparisons if variant in c.variants]
+    return sorted(comparisons, key=lambda c: _weight(c, variant), reverse=True)
+
+
 def _weight(comparison: Comparison, variant: str) -> float:
+    """How much there is to say: the size of a shown effect, nothing shown, nothing usable."""
     cell = _cell(comparison.row("output_throughput"), variant)
-    if cell is None or cell.ratio is None or cell.effect not in ("higher", "lower"):
-        return 0.0
-    return abs(cell.ratio - 1.0)
+    if cell is None or cell.ratio is None or cell.effect == "unknown":
+        return -1.0
+    return abs(cell.ratio - 1.0) if cell.effect in ("higher", "lower") else 0.0
 
 
-def _workload_point(
-    analysis: Analysis, comparison: Comparison, variant: str, *, named: bool
-) -> Point:
+def _workload_point(analysis: Analysis, comparison: Comparison, variant: str) -> Point:
     limited = comparison.workload_label in analysis.headline.pool_limited_workloads
     where = "a KV pool runs full" if limited else "room in every KV pool"
-    label = short_label(comparison)
-    first = _throughput(comparison, variant)
-    return Point(
-        f"{variant}, {label}" if named else label,
-        f" ({where}): {first}{_latency(comparison, variant)}.",
-    )
+    load = f"{_throughput(comparison, variant)}{_latency(comparison, variant)}"
+    return Point(short_label(comparison), f" ({where}): {load}.")
 
 
 def short_label(comparison: Comparison) -> str:
@@ -259,8 +271,8 @@ def _limits(analysis: Analysis) -> tuple[str, ...]:
     fewest = _fewest_replicates(analysis)
     if fewest is not None and fewest < 3:
         limits.append(
-            f"No intervals: with {fewest} repeat{'s' if fewest > 1 else ''} per variant a "
-            "difference can't be told from noise. Three or more are needed."
+            f"No interval where a variant has only {fewest} repeat{'s' if fewest > 1 else ''}: a "
+            "difference can't be told from noise there. Three or more are needed."
         )
     unfinished = (
         (head.trials_failed, "failed"),
@@ -272,6 +284,9 @@ def _limits(analysis: Analysis) -> tuple[str, ...]:
         limits.append(
             f"Not all trials count: {head.trials_sealed} measured to the end, {', '.join(told)}."
         )
+    if not head.trials_sealed:
+        return tuple(limits)
+    limits += [f"{name} was skipped: {why}." for name, why in analysis.skipped.items()]
     limits.append(
         "Answer quality was not measured in this run."
         if all(caution.code != "quality_unmeasured" for caution in analysis.cautions)

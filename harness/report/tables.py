@@ -162,7 +162,7 @@ def _first_of(reasons: list[str]) -> str:
 def table(comparison: Comparison) -> TableText:
     """Write one workload's comparison; rows that no variant knows anything of are left out."""
     notes = _Notes()
-    known = [row for row in comparison.rows if _says_something(row)]
+    known = [row for row in comparison.rows if _says_something(row, comparison)]
     board = sorted(
         (row for row in known if row.metric in SCOREBOARD),
         key=lambda row: SCOREBOARD.index(row.metric),
@@ -180,11 +180,12 @@ def table(comparison: Comparison) -> TableText:
     )
 
 
-def _says_something(row: Row) -> bool:
-    # The p99 rows stay even when empty: their dash says that 100 requests were not reached.
-    return row.metric in {"ttft_s.p99", "tpot_s.p99"} or any(
-        cell.value is not None or cell.theory is not None for cell in row.cells
-    )
+def _says_something(row: Row, comparison: Comparison) -> bool:
+    # A p99 without a value stays beside its p50: the dash says that 100 requests were not reached.
+    if row.metric in ("ttft_s.p99", "tpot_s.p99"):
+        median = comparison.row(row.metric.replace("p99", "p50"))
+        return median is not None and any(cell.value is not None for cell in median.cells)
+    return any(cell.value is not None for cell in row.cells)
 
 
 def _row(row: Row, notes: _Notes) -> RowText:
