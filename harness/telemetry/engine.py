@@ -30,7 +30,7 @@ from harness.units import Seconds
 METRIC_NAMES: Mapping[str, tuple[str, ...]] = {
     "kv_cache_usage": (
         "vllm:kv_cache_usage_perc",  # a fraction of 1 despite its name
-        "vllm:gpu_cache_usage_perc",  # until 0.9
+        "vllm:gpu_cache_usage_perc",  # deprecated in mid-2025, gone since late 2025
     ),
     "requests_running": ("vllm:num_requests_running",),
     "requests_waiting": ("vllm:num_requests_waiting",),
@@ -52,8 +52,9 @@ METRIC_NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Fields of :class:`EngineSample` → the engine's spellings of it, newest first.
 
-Source: vllm/v1/metrics/loggers.py of 0.32; the older ones from releases back to 0.8. A counter
-carries ``_total`` on the wire where the engine's prometheus_client adds it.
+Source: vllm/v1/metrics/loggers.py of 0.32; the older ones from vLLM's pull requests 18354 and
+29330, which renamed and removed them. A counter carries ``_total`` on the wire where the engine's
+prometheus_client adds it.
 """
 
 CACHE_CONFIG_INFO = "vllm:cache_config_info"

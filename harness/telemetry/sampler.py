@@ -23,7 +23,7 @@ from harness.record import Sample
 from harness.telemetry.source import Problems, Source, SourceProblem
 from harness.units import Fraction, Seconds
 
-# Above the 5 Hz that is promised, below 2 % of a core for us and for the server that is read.
+# Above the 5 Hz that is promised; a faster rate mostly costs the server (docs/telemetry.md).
 DEFAULT_INTERVAL_S: Seconds = 0.15
 
 Sink = Callable[[Sample], None]

@@ -1,7 +1,7 @@
 """The engine's metrics: a real page of vLLM 0.32.0, older spellings, and a real HTTP server.
 
-``tests/data/vllm_0_32_metrics.txt`` was taken from a server with SmolLM2's shape and a pool of
-1 GiB after four requests. Left out of it are only lines of histograms, of which one
+``tests/data/vllm_0_32_metrics.txt`` was taken from a server with SmolLM2's shape and a pool of 40
+blocks while 12 requests overflowed it. Left out of it are only lines of histograms, of which one
 of each kind is kept.
 """
 
@@ -36,29 +36,30 @@ UNKNOWN = EngineSample(t_s=0.0)
 
 def test_a_real_page_gives_every_field() -> None:
     sample = parse_metrics(REAL_PAGE, t_s=7.0)
-    # four requests with 512 prompt and 64 output tokens each, of which three found the first
-    # 128-token block cached: 4 x 512 = 2,048; 4 x 64 = 256; 3 x 128 = 384
+    # 11 of the 40 - 1 blocks that can be used; ten requests of 512 tokens had begun, of which nine
+    # found their first block of 128 tokens cached: 10 x 512 = 5,120 and 9 x 128 = 1,152
     assert sample == EngineSample(
         t_s=7.0,
-        kv_cache_usage=0.0,
-        requests_running=0.0,
-        requests_waiting=0.0,
-        preemptions_total=0.0,
-        prefix_cache_queries_total=2048.0,
-        prefix_cache_hits_total=384.0,
-        prompt_tokens_total=2048.0,
-        generation_tokens_total=256.0,
+        kv_cache_usage=pytest.approx(11 / 39),
+        requests_running=2.0,
+        requests_waiting=4.0,
+        preemptions_total=1.0,
+        prefix_cache_queries_total=5120.0,
+        prefix_cache_hits_total=1152.0,
+        prompt_tokens_total=5120.0,
+        generation_tokens_total=2050.0,
     )
 
 
 def test_a_real_page_gives_what_was_granted() -> None:
-    # 364 blocks x 128 tokens = 46,592; 46,592 / 2,048 (max_model_len) = 22.75 requests; 1 GiB
+    # 40 blocks x 128 tokens = 5,120 tokens; 40 x 128 x 23,040 B = 117,964,800 B;
+    # 5,120 / 2,048 (max_model_len) = 2.5 requests
     assert parse_granted(REAL_PAGE) == GrantedKv(
         block_size=128,
-        num_gpu_blocks=364,
-        kv_cache_tokens=46592,
-        max_concurrency=22.75,
-        kv_cache_memory_bytes=2**30,
+        num_gpu_blocks=40,
+        kv_cache_tokens=5120,
+        max_concurrency=2.5,
+        kv_cache_memory_bytes=117_964_800,
         cache_dtype="auto",
         enable_prefix_caching=True,
     )
@@ -309,9 +310,9 @@ def test_an_address_without_a_host_is_refused_at_once() -> None:
 
 
 def test_the_samplers_own_cost_stays_under_two_per_cent_of_a_core(endpoint: Endpoint) -> None:
-    # A page as long as the real one, which has some 480 lines and 55 KB.
+    # A page as long as the real one, which has some 600 lines and 57 KB.
     filler = 'vllm:e2e_request_latency_seconds_bucket{engine="0",le="0.3",model_name="m"} 1.0\n'
-    endpoint.body += filler.encode() * math.ceil((55_000 - len(endpoint.body)) / len(filler))
+    endpoint.body += filler.encode() * math.ceil((57_000 - len(endpoint.body)) / len(filler))
     seen: list[Sample] = []
     with (
         closing(EngineSource(endpoint.url)) as source,
