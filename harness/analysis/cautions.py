@@ -108,8 +108,14 @@ def _theory(evidence: Evidence) -> Iterator[Caution]:
 
 
 def _disagreement(pool: KvComparison) -> str:
-    if pool.predicted is None or pool.error_tokens is None:
-        return "the engine's pool differs from the predicted one"
+    if pool.predicted is None:
+        return "there is no prediction"
+    if pool.error_tokens == 0:
+        return (
+            f"{format_count(pool.granted.num_blocks)} blocks of {pool.granted.block_size} tokens "
+            f"granted, {format_count(pool.predicted.num_blocks)} of {pool.predicted.block_size} "
+            "predicted"
+        )
     return (
         f"{format_count(pool.granted.kv_cache_tokens)} KV tokens granted, "
         f"{format_count(pool.predicted.kv_cache_tokens)} predicted "
