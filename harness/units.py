@@ -86,7 +86,7 @@ def format_duration(seconds: Seconds | None) -> str:
     if abs(seconds) < 1.0:
         return f"{seconds * 1000:.1f} ms"
     if abs(seconds) < 60:
-        return f"{seconds:.2f} s"
+        return f"{seconds:.2f} s" if abs(seconds) < 10 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

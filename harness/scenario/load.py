@@ -18,7 +18,17 @@ from pydantic import ValidationError
 
 from harness.errors import ScenarioError, did_you_mean
 from harness.scenario.read import Document, KeyPath, dotted, parse_value, read_document
-from harness.scenario.schema import MATRIX_KEYS, PROFILES, Scenario, Slo, Strict, Timeouts, Workload
+from harness.scenario.schema import (
+    MATRIX_KEYS,
+    PROFILES,
+    Scenario,
+    Slo,
+    Strict,
+    Timeouts,
+    Workload,
+    check_env,
+    check_flags,
+)
 
 TOP_KEYS = (
     "schema",
@@ -41,6 +51,8 @@ TOP_KEYS = (
 PROFILE_KEYS = tuple(key for key in TOP_KEYS if key not in ("schema", "name", "profiles"))
 MAX_TRIALS = 100_000
 ATTACHED_VARIANT = "attached"
+#: Flags that size the KV pool, which is the budget's business.
+POOL_FLAGS = ("kv_cache_memory_bytes", "num_gpu_blocks_override")
 
 
 def load_scenario(
@@ -116,6 +128,7 @@ def _resolve(
             values.pop(key, None)
     spot = _Spot(document, profile)
     _fill_optional(values, spot)
+    _check_flag_names(values, spot)
     expanded, origins = _expand_workloads(values.get("workloads"), spot)
     values["workloads"] = expanded
     scenario = _validate(values, spot, origins)
@@ -212,6 +225,25 @@ def _fill_optional(values: dict[str, Any], spot: _Spot) -> None:
                 (),
                 next_move=f"add `{key}:`, or `attach:` to measure a server that is running",
             )
+
+
+def _check_flag_names(values: Mapping[str, Any], spot: _Spot) -> None:
+    """Refuse flags and environment variables one by one, so that the fault has its own line."""
+    variants = values.get("variants")
+    places: list[tuple[KeyPath, Any]] = [(("server",), values.get("server"))]
+    places += [(("env",), values.get("env"))]
+    if isinstance(variants, dict):
+        for name, given in variants.items():
+            flags = given if isinstance(given, dict) else {}
+            places.append((("variants", name), {k: v for k, v in flags.items() if k != "env"}))
+            places.append((("variants", name, "env"), flags.get("env")))
+    for path, mapping in places:
+        check = check_env if path[-1] == "env" else check_flags
+        for key in mapping if isinstance(mapping, dict) else ():
+            try:
+                check({str(key): mapping[key]})
+            except ValueError as error:
+                raise spot.fail(str(error), (*path, str(key))) from None
 
 
 def _check_attach(values: dict[str, Any], spot: _Spot) -> None:
@@ -324,6 +356,7 @@ def _check_scenario(scenario: Scenario, spot: _Spot, origins: Sequence[int]) -> 
             next_move=did_you_mean(scenario.baseline, scenario.variants),
         )
     _check_variant_names(scenario, spot)
+    _check_budget(scenario, spot)
     _check_distinct_workloads(scenario, spot, origins)
     _check_lengths(scenario, spot, origins)
 
@@ -339,6 +372,18 @@ def _check_variant_names(scenario: Scenario, spot: _Spot) -> None:
                 next_move="rename one of them",
             )
         seen[slug] = name
+
+
+def _check_budget(scenario: Scenario, spot: _Spot) -> None:
+    for name, variant in scenario.variants.items():
+        for flag in POOL_FLAGS:
+            if flag in variant.flags and scenario.kv_budget.mode != "engine":
+                raise spot.fail(
+                    f"{flag} of one variant contradicts kv_budget {scenario.kv_budget.mode}, "
+                    "which gives every variant its pool",
+                    ("variants", name, flag),
+                    next_move="state the size as kv_budget, or set `kv_budget: engine`",
+                )
 
 
 def _check_distinct_workloads(scenario: Scenario, spot: _Spot, origins: Sequence[int]) -> None:
@@ -374,7 +419,8 @@ def _check_lengths(scenario: Scenario, spot: _Spot, origins: Sequence[int]) -> N
 def slugify(text: str) -> str:
     """A name that is safe as a folder: ``FP8 (e4m3)`` → ``fp8-e4m3``."""
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "._") else "-" for c in text.lower())
-    return "-".join(part for part in safe.split("-") if part).strip(".")[:60] or "unnamed"
+    parts = [part.strip(".") for part in safe.split("-")]
+    return "-".join(part for part in parts if part)[:60].rstrip("-.") or "unnamed"
 
 
 __all__ = ["ATTACHED_VARIANT", "dotted", "load_scenario", "merge", "slugify"]

@@ -43,6 +43,8 @@ class State:
     kv_cache_tokens: int
     block_size: int
     api_key: str | None = None
+    max_model_len: int = 8192
+    kv_cache_memory_bytes: int | None = None
     requests: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=10_000))
     lateness: deque[float] = field(default_factory=lambda: deque(maxlen=200_000))
     running: dict[int, int] = field(default_factory=dict)
@@ -207,8 +209,8 @@ def metrics(state: State) -> str:
     labels = f'{{engine="0",model_name="{state.model}"}}'
     info = (
         f'block_size="{state.block_size}",cache_dtype="auto",enable_prefix_caching="False",'
-        f'engine="0",kv_cache_max_concurrency="{state.kv_cache_tokens / 8192}",'
-        f'kv_cache_memory_bytes="None",kv_cache_size_tokens="{state.kv_cache_tokens}",'
+        f'engine="0",kv_cache_max_concurrency="{state.kv_cache_tokens / state.max_model_len}",'
+        f'kv_cache_memory_bytes="{state.kv_cache_memory_bytes}",kv_cache_size_tokens="{state.kv_cache_tokens}",'
         f'num_gpu_blocks="{blocks}"'
     )
     samples = {
@@ -251,6 +253,8 @@ def main() -> None:
     parser.add_argument("--options", default="", help="key=value,… of Behaviour, for all requests")
     parser.add_argument("--kv-cache-tokens", type=int, default=46_592)
     parser.add_argument("--block-size", type=int, default=128)
+    parser.add_argument("--max-model-len", type=int, default=8192)
+    parser.add_argument("--kv-cache-memory-bytes", type=int)
     parser.add_argument("--api-key")
     # A launcher of vLLM passes vLLM's flags; what the stand-in doesn't know it ignores.
     args, _ = parser.parse_known_args()
@@ -260,6 +264,8 @@ def main() -> None:
         kv_cache_tokens=args.kv_cache_tokens,
         block_size=args.block_size,
         api_key=args.api_key,
+        max_model_len=args.max_model_len,
+        kv_cache_memory_bytes=args.kv_cache_memory_bytes,
     )
     asyncio.run(serve(state, args.host, args.port))
 

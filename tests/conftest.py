@@ -1,0 +1,26 @@
+"""Fixtures that several rooms share."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.standin.fixture import own_standin, standin
+
+__all__ = ["own_standin", "standin"]
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def fake_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that are launched are stand-ins, which behave as ``FAKE_ENGINE`` says."""
+    monkeypatch.setenv("KVBENCH_ENGINE_PYTHON", str(ROOT / "tests" / "fake_engine" / "python"))
+    monkeypatch.setenv("KVBENCH_TEST_PYTHON", sys.executable)
+    monkeypatch.delenv("FAKE_ENGINE", raising=False)
+    monkeypatch.delenv("FAKE_ENGINE_FP8", raising=False)
+    # An inherited proxy must never see what is meant for 127.0.0.1.
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")

@@ -1,0 +1,190 @@
+"""Files and overrides → a checked scenario; every fault names the place and what is legal."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ScenarioError
+from harness.scenario import Scenario, load_scenario
+from harness.scenario.load import slugify
+
+GOOD = """\
+schema: 1
+name: demo
+question: Does it work?
+model: some/model
+baseline: a
+server: {max_model_len: 1024, gpu_memory_utilization: 0.9}
+variants:
+  a: {kv_cache_dtype: auto}
+  b: {kv_cache_dtype: fp8, env: {VLLM_FLAG: 1}}
+workloads:
+  - {context_tokens: 512, output_tokens: 16, num_prompts: 50, concurrency: [1, 4]}
+repeats: 3
+profiles:
+  cpu:
+    model: other/model
+    server: {max_model_len: 600}
+"""
+
+
+def load(
+    tmp_path: Path, text: str = GOOD, profile: str = "cuda", *overrides: str, **more: str
+) -> Scenario:
+    path = tmp_path / "demo.yaml"
+    path.write_text(text)
+    return load_scenario(path, profile, overrides=overrides, **more)
+
+
+def test_lists_in_a_workload_are_a_matrix(tmp_path: Path) -> None:
+    scenario = load(tmp_path)
+    assert [w.concurrency for w in scenario.workloads] == [1, 4]
+    assert scenario.model == "some/model"
+    assert scenario.variants["b"].env == {"VLLM_FLAG": "1"}
+    assert scenario.variants["b"].flags == {"kv_cache_dtype": "fp8"}
+
+
+def test_a_profile_is_laid_over_the_rest_key_by_key(tmp_path: Path) -> None:
+    scenario = load(tmp_path, GOOD, "cpu")
+    assert scenario.model == "other/model"
+    assert scenario.server == {"max_model_len": 600, "gpu_memory_utilization": 0.9}
+
+
+def test_overrides_act_on_the_profile_in_force(tmp_path: Path) -> None:
+    scenario = load(
+        tmp_path,
+        GOOD,
+        "cpu",
+        "repeats=1",
+        "workloads.0.concurrency=[2]",
+        "server.max_num_seqs=8",
+        "variants.b.kv_cache_dtype=fp8_e5m2",
+    )
+    assert scenario.repeats == 1
+    assert [w.concurrency for w in scenario.workloads] == [2]
+    assert scenario.server["max_num_seqs"] == 8
+    assert scenario.variants["b"].flags["kv_cache_dtype"] == "fp8_e5m2"
+
+
+def replaced(old: str, new: str) -> str:
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "where"),
+    [
+        (replaced("baseline: a", "baseline: c"), "is no variant", "demo.yaml:5 (baseline)"),
+        (replaced("repeats: 3", "repeat: 3"), "no key 'repeat'", "demo.yaml:12 (repeat)"),
+        (replaced("repeats: 3", "repeats: three"), "integer", "demo.yaml:12 (repeats)"),
+        (replaced("repeats: 3", "repeats: true"), "integer", "demo.yaml:12 (repeats)"),
+        (replaced("repeats: 3", "repeats: 0"), "greater than", "demo.yaml:12 (repeats)"),
+        (replaced("schema: 1", "schema: 2"), "reads schema 1", "demo.yaml:1 (schema)"),
+        (replaced("concurrency: [1, 4]", "concurrency: []"), "empty list", "(workloads.0"),
+        (replaced("concurrency: [1, 4]", "concurrency: [4, 4]"), "the same", "(workloads.0)"),
+        (replaced("concurrency: [1, 4]", "rate: 1"), "no key 'rate'", "(workloads.0.rate)"),
+        (
+            replaced("concurrency: [1, 4]", "concurrency: 1, request_rate: 2"),
+            "exactly one",
+            "(workloads.0)",
+        ),
+        (replaced("concurrency: [1, 4]", "warmup_requests: 1"), "exactly one", "(workloads.0)"),
+        (replaced("context_tokens: 512", "context_tokens: 1020"), "does not fit", "(workloads.0)"),
+        (replaced("kv_cache_dtype: fp8", "kv-cache-dtype: fp8"), "snake case", "(variants.b"),
+        (replaced("VLLM_FLAG: 1", "HF_TOKEN: x"), "secret", "(variants.b"),
+        (replaced("gpu_memory_utilization: 0.9", "port: 80"), "free port", "(server"),
+        (replaced("repeats: 3", "kv_budget: equal"), "equal_bytes", "(kv_budget"),
+        (replaced("repeats: 3", "kv_budget: {equal_bytes: 12 furlongs}"), "memory size", "(kv_b"),
+        (replaced("repeats: 3", "slo: {ttft: 1}"), "no key 'ttft'", "(slo.ttft)"),
+        (replaced("  cpu:", "  gpu:"), "no key 'gpu'", "(profiles.gpu)"),
+        (replaced("model: other/model", "modle: x"), "no key 'modle'", "(profiles.cpu.modle)"),
+        (replaced("model: some/model\n", ""), "'model' is missing", "demo.yaml"),
+        (replaced("  b:", "  A:"), "share the folder name", "(variants.A"),
+        (replaced("kv_cache_dtype: fp8", "kv_cache_memory_bytes: 5"), "kv_budget", "(variants.b"),
+    ],
+)
+def test_a_fault_names_its_place(tmp_path: Path, text: str, message: str, where: str) -> None:
+    with pytest.raises(ScenarioError, match=message) as caught:
+        load(tmp_path, text)
+    assert where in (caught.value.where or "")
+    assert caught.value.exit_code == 2
+
+
+def test_a_fault_in_the_other_profile_is_found_today(tmp_path: Path) -> None:
+    text = replaced("server: {max_model_len: 600}", "server: {max_model_len: 500}")
+    with pytest.raises(ScenarioError, match="does not fit max_model_len 500"):
+        load(tmp_path, text, "cuda")
+
+
+def test_a_misspelt_key_gets_a_suggestion_and_the_legal_ones(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        load(tmp_path, replaced("repeats: 3", "repeat: 3"))
+    assert "repeats" in (caught.value.legal or ())
+    assert "did you mean 'repeats'?" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("repeats", "is no override"),
+        ("=1", "is no override"),
+        ("repeat=1", "no key 'repeat' to set"),
+        ("profiles.cpu.repeats=1", "no key 'profiles' to set"),
+        ("workloads.7.concurrency=1", "no item of this list"),
+        ("repeats.x=1", "inside a plain value"),
+        ("repeats=[", "not valid YAML"),
+    ],
+)
+def test_a_bad_override_is_refused(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        load(tmp_path, GOOD, "cuda", override)
+
+
+def test_attach_takes_the_place_of_everything_launched(tmp_path: Path) -> None:
+    scenario = load(tmp_path, GOOD, "cpu", attach="http://127.0.0.1:8000/v1")
+    assert list(scenario.variants) == ["attached"]
+    assert scenario.server == {}
+    assert scenario.kv_budget.mode == "engine"
+
+
+def test_an_attach_scenario_needs_no_model_variants_or_baseline(tmp_path: Path) -> None:
+    text = textwrap.dedent("""\
+        schema: 1
+        name: running
+        attach: http://127.0.0.1:8000/v1
+        workloads: [{context_tokens: 10, output_tokens: 2, num_prompts: 3, concurrency: 1}]
+    """)
+    assert load(tmp_path, text).model is None
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://x/v1", "127.0.0.1:8000", "http://user:pw@host/v1", "http://host/v1?key=1"]
+)
+def test_an_attach_url_that_is_none_or_holds_a_secret_is_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ScenarioError):
+        load(tmp_path, GOOD, "cpu", attach=url)
+
+
+def test_attach_and_server_together_are_refused(tmp_path: Path) -> None:
+    text = GOOD + "attach: http://127.0.0.1:8000/v1\n"
+    with pytest.raises(ScenarioError, match="with `attach` none is"):
+        load(tmp_path, text)
+
+
+def test_budget_sizes_are_read_with_their_units(tmp_path: Path) -> None:
+    text = GOOD + "kv_budget: {equal_bytes: 120MB}\n"
+    assert load(tmp_path, text).kv_budget.value_bytes == 120_000_000
+    text = GOOD + "kv_budget: {equal_tokens: 5k}\n"
+    assert load(tmp_path, text).kv_budget.value_tokens == 5 * 1024
+    text = GOOD + "kv_budget: engine\n"
+    assert load(tmp_path, text).kv_budget.mode == "engine"
+
+
+def test_hostile_names_become_safe_folders() -> None:
+    assert slugify("<script>alert(1)</script>") == "script-alert-1-script"
+    assert slugify("../../etc/passwd") == "etc-passwd"
+    assert slugify("..") == "unnamed"
+    assert slugify("FP8 (e4m3)") == "fp8-e4m3"
