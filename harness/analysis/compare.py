@@ -213,10 +213,13 @@ def _theory(capacity: KvCapacity | None, workload: Mapping[str, Any]) -> Theory 
 def _requests_held(capacity: KvCapacity, workload: Mapping[str, Any], length: Tokens) -> int | None:
     """Requests in the pool at once: what the closed loop sends, as far as they fit."""
     slots, prompts = workload.get("concurrency"), workload.get("num_prompts")
-    fitting = capacity.concurrency(length)
     if not isinstance(slots, int) or not isinstance(prompts, int):
         return None
-    return min(slots, prompts, slots if fitting is None else max(int(fitting), 1))
+    if capacity.num_blocks is None:
+        return min(slots, prompts)
+    # One block is the null block, which holds nothing.
+    fitting = (capacity.num_blocks - 1) // capacity.blocks_per_request(length)
+    return min(slots, prompts, max(fitting, 1))
 
 
 def _held(

@@ -11,7 +11,7 @@ the measured phase. Not covered: whether a figure can be trusted (``verdict``), 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from harness.analysis.latency import (
@@ -90,6 +90,7 @@ def summarize(trial: TrialRecord) -> Summary:
         energy_j=energy.joules,
         energy_source=energy.source,
         energy_per_output_token_j=_share(energy.joules, outputs),
+        client_loop_lag_s=client.loop_lag_s,
         client_loop_lag_p99_s=client.loop_lag_p99_s,
         client_cpu_share=client.cpu_share,
         client_cpu_share_peak=client.cpu_share_peak,
@@ -223,6 +224,7 @@ def _energy(trial: TrialRecord) -> _Energy:
 
 @dataclass(frozen=True, slots=True)
 class _Client:
+    loop_lag_s: Distribution = field(default_factory=lambda: Distribution(0))
     loop_lag_p99_s: Seconds | None = None
     cpu_share: Fraction | None = None
     cpu_share_peak: Fraction | None = None
@@ -235,5 +237,6 @@ def _client(trial: TrialRecord) -> _Client:
         return _Client()
     lag = series(trial.client_samples, lambda sample: sample.loop_lag_s).between(*span)
     share = series(trial.client_samples, lambda sample: sample.cpu_share).between(*span)
-    p99 = distribution(lag.values).p99 if len(lag) >= P99_NEEDS else lag.peak()
-    return _Client(p99, distribution(share.values).mean, share.peak())
+    lags = distribution(lag.values)
+    worst = lags.p99 if len(lag) >= P99_NEEDS else lag.peak()
+    return _Client(lags, worst, distribution(share.values).mean, share.peak())

@@ -70,6 +70,7 @@ class Summary:
     ``planned`` is what the workload asked for; ``failed`` counts records that did not complete.
     ``goodput`` is None where no objective was given. ``steady_reason`` says why ``steady`` is
     None. ``energy_source`` tells a counter difference from integrated power.
+    ``client_loop_lag_p99_s`` is the largest lag where there are fewer than 100 readings.
     """
 
     planned: int | None
@@ -98,6 +99,7 @@ class Summary:
     energy_j: float | None
     energy_source: Literal["counter", "power"] | None
     energy_per_output_token_j: float | None
+    client_loop_lag_s: Distribution
     client_loop_lag_p99_s: Seconds | None
     client_cpu_share: Fraction | None
     client_cpu_share_peak: Fraction | None

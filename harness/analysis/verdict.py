@@ -48,6 +48,8 @@ ENGINE_GAUGES = (
 #: than the scheduling jitter of a busy machine.
 CLIENT_LAG_SHARE: Fraction = 0.10
 CLIENT_LAG_FLOOR_S: Seconds = 0.005
+#: A slot that idles for longer takes more off a throughput than the effects often looked for.
+SLOT_IDLE_LIMIT: Fraction = 0.02
 #: Above this share of a core the client's event loop has no slack left.
 CLIENT_CPU_LIMIT: Fraction = 0.90
 #: Rounding of a tokenizer's special tokens is below, another workload above.
@@ -139,6 +141,8 @@ def _nothing_completed(case: _Case) -> Iterator[Verdict]:
 
 
 def _failed_requests(case: _Case) -> Iterator[Verdict]:
+    if case.trial.run.status != "sealed":
+        return
     seen = case.summary.completed + case.summary.failed
     meant = max(case.summary.planned or 0, seen)
     lost = meant - case.summary.completed
@@ -222,30 +226,71 @@ def _preemptions(case: _Case) -> Iterator[Verdict]:
 
 
 def _client_bound(case: _Case) -> Iterator[Verdict]:
-    summary, code = case.summary, "client_bound"
-    lag, share = summary.client_loop_lag_p99_s, summary.client_cpu_share
-    for field, measure in _lag_sensitive(summary):
-        limit = _lag_limit(measure)
-        if lag is not None and lag > limit:
-            reason = (
-                f"client-bound: the client's event loop lagged by {format_duration(lag)} (p99), "
-                f"the limit for this figure is {format_duration(limit)}; free a core for the "
-                "client, or use --load-workers"
-            )
-            yield Verdict(field, "suspect", code, reason)
+    yield from _lagging_loop(case.summary)
+    share = case.summary.client_cpu_share
     if share is not None and share > CLIENT_CPU_LIMIT:
         reason = (
             f"client-bound: the client used {format_percent(share, 0)} of a core, the limit is "
             f"{format_percent(CLIENT_CPU_LIMIT, 0)}; use --load-workers"
         )
-        yield from _each(SPEED, "suspect", code, reason)
-    yield from _late_sends(summary)
+        yield from _each(SPEED, "suspect", "client_bound", reason)
+    if case.trial.run.trial.workload.get("request_rate") is None:
+        yield from _slow_refills(case.summary)
+    else:
+        yield from _late_arrivals(case.summary)
 
 
-def _late_sends(summary: Summary) -> Iterator[Verdict]:
+def _lagging_loop(summary: Summary) -> Iterator[Verdict]:
+    """Each figure against the lag of its own kind: a rare lag harms a p99 and no median."""
+    for field in LATENCIES:
+        measure: Distribution = getattr(summary, field)
+        for figure in ("mean", "p50", "p90", "p99"):
+            value, lag = getattr(measure, figure), _shift(summary, field, figure)
+            if value is None or lag is None:
+                continue
+            floor = 0.0 if _is_spread(field, figure) else CLIENT_LAG_FLOOR_S
+            limit = max(floor, CLIENT_LAG_SHARE * value)
+            if lag > limit:
+                reason = (
+                    f"client-bound: the client's event loop lagged so that this figure may be off "
+                    f"by {format_duration(lag)}, the limit is {format_duration(limit)}; free a "
+                    "core for the client, or use --load-workers"
+                )
+                yield Verdict(f"{field}.{figure}", "suspect", "client_bound", reason)
+
+
+def _shift(summary: Summary, field: str, figure: str) -> Seconds | None:
+    """How far the loop's lag can have moved a figure."""
+    lags = summary.client_loop_lag_s
+    lag: Seconds | None = getattr(lags, figure)
+    lag = summary.client_loop_lag_p99_s if figure == "p99" else lag
+    if lag is None or not _is_spread(field, figure):
+        return lag
+    tokens = (summary.output_tokens or 0) / max(summary.completed, 1)
+    return lag / (tokens - 1) if tokens > 1 else lag
+
+
+def _is_spread(field: str, figure: str) -> bool:
+    """TPOT and the mean gap: the difference of two arrivals over all tokens but the first."""
+    return field == "tpot_s" or (field, figure) == ("itl_s", "mean")
+
+
+def _slow_refills(summary: Summary) -> Iterator[Verdict]:
+    """Closed loop: a slot that waits for its next request takes that share off every rate."""
+    late, busy = summary.send_lag_s.mean, summary.e2el_s.mean
+    if late is not None and busy and late > SLOT_IDLE_LIMIT * busy:
+        reason = (
+            f"client-bound: a freed slot stood idle for {format_duration(late)} on average, "
+            f"{format_percent(late / busy)} of a request (limit {format_percent(SLOT_IDLE_LIMIT)})"
+        )
+        yield from _each(RATES, "suspect", "client_bound", reason)
+
+
+def _late_arrivals(summary: Summary) -> Iterator[Verdict]:
+    """Open loop: requests that are sent late are another arrival process."""
     lags = summary.send_lag_s
     late = lags.p99 if lags.p99 is not None else lags.p90
-    limit = _lag_limit(summary.ttft_s)
+    limit = max(CLIENT_LAG_FLOOR_S, CLIENT_LAG_SHARE * (summary.ttft_s.p50 or 0.0))
     if late is not None and late > limit:
         name = "p99" if lags.p99 is not None else "p90"
         reason = (
@@ -253,19 +298,6 @@ def _late_sends(summary: Summary) -> Iterator[Verdict]:
             f"the limit is {format_duration(limit)}: the load was not the one planned"
         )
         yield from _each(SPEED, "suspect", "client_bound", reason)
-
-
-def _lag_sensitive(summary: Summary) -> tuple[tuple[str, Distribution], ...]:
-    return (
-        ("ttft_s", summary.ttft_s),
-        ("tpot_s", summary.itl_s),
-        ("itl_s", summary.itl_s),
-        ("e2el_s", summary.e2el_s),
-    )
-
-
-def _lag_limit(measure: Distribution) -> Seconds:
-    return max(CLIENT_LAG_FLOOR_S, CLIENT_LAG_SHARE * (measure.p50 or 0.0))
 
 
 def _device_clean(case: _Case) -> Iterator[Verdict]:

@@ -87,6 +87,13 @@ def test_kv_in_use_is_held_against_whole_blocks_of_the_requests_in_flight(analys
     assert analysis.comparisons[0].row("kv_in_use_peak_bytes").cell("fp8").theory == 2560 * 11_520
 
 
+def test_the_null_block_holds_no_request(analysis):
+    # kv-bound: 6 blocks a request; 39 of 40 blocks hold 6 of the 12 in flight, 79 of 80 all 12
+    row = analysis.comparisons[1].row("kv_in_use_peak_tokens")
+    assert row.cell("fp16").theory == 6 * 6 * 128
+    assert row.cell("fp8").theory == 12 * 6 * 128
+
+
 def test_a_model_of_which_nothing_is_known_has_no_theory_and_says_so(run):
     found = redo(run, lambda trial: with_run(trial, model_config=None))
     assert found.kv[0].predicted is None

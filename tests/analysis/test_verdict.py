@@ -6,7 +6,7 @@ import pytest
 
 from harness.analysis.metrics import summarize
 from harness.analysis.results import Verdict
-from harness.analysis.verdict import SPEED, grouped, touches, verdicts, worst
+from harness.analysis.verdict import RATES, SPEED, grouped, touches, verdicts, worst
 from harness.record import ClientSample, EngineSample, TrialRecord
 from tests.analysis.build import gpu, judged, request, scrape, trial, with_run
 from tests.records import GPU_MACHINE, failed, half_written, skipped
@@ -44,6 +44,10 @@ def test_a_half_written_trial_is_invalid_and_its_torn_line_is_told():
     found = told(half_written(sound()))
     assert judged(found, "trial_unfinished") == {"*": "invalid"}
     assert judged(found, "damaged_record") == {"*": "suspect"}
+
+
+def test_a_trial_that_never_ended_is_not_also_blamed_for_requests_it_did_not_send():
+    assert judged(told(half_written(sound())), "failed_requests") == {}
 
 
 def test_a_skipped_trial_has_no_figures_and_so_no_verdicts():
@@ -129,11 +133,25 @@ def test_preemptions_make_speeds_suspect():
     assert "1 preemptions" in found[0].reason
 
 
-def test_a_lagging_client_loop_makes_what_it_harms_suspect():
-    # 20 ms: above a tenth of the 100 ms gaps, below a tenth of the 500 ms TTFT
-    lagging = tuple(ClientSample(float(t), 0.020, 0.3) for t in range(122))
+def test_a_client_loop_that_always_lags_harms_every_figure_it_is_large_against():
+    # 20 ms: above a tenth of the 100 ms gaps, below a tenth of the 500 ms TTFT; over the two
+    # tokens after the first it moves TPOT and the mean gap of 100 ms by 10 ms, just borne
+    lagging = tuple(ClientSample(float(t), 0.0199, 0.3) for t in range(122))
     found = judged(told(sound(client_samples=lagging)), "client_bound")
-    assert found == {"itl_s": "suspect", "tpot_s": "suspect"}
+    assert found == dict.fromkeys(("itl_s.p50", "itl_s.p90", "itl_s.p99"), "suspect")
+
+
+def test_a_client_loop_that_lags_now_and_then_harms_the_tail_alone():
+    # 3 of 120 readings lag by 200 ms: p99 200 ms, p90 1 ms, mean 6 ms
+    rare = tuple(ClientSample(float(t), 0.2 if t % 40 == 1 else 0.001, 0.3) for t in range(121))
+    found = judged(told(sound(client_samples=rare)), "client_bound")
+    assert set(found) == {"ttft_s.p99", "itl_s.p99", "tpot_s.p99", "e2el_s.p99"}
+
+
+def test_a_heavily_loaded_loop_makes_ttft_suspect_too():
+    heavy = tuple(ClientSample(float(t), 0.150, 0.5) for t in range(122))
+    found = judged(told(sound(client_samples=heavy)), "client_bound")
+    assert {"ttft_s.p50", "itl_s.p50", "tpot_s.p50", "e2el_s.p50"} <= found.keys()
 
 
 def test_a_client_without_a_free_core_makes_all_speeds_suspect():
@@ -143,12 +161,26 @@ def test_a_client_without_a_free_core_makes_all_speeds_suspect():
     )
 
 
-def test_late_sends_are_client_bound():
-    # 80 ms late, the limit is a tenth of the TTFT of 0.5 s
+def late(seconds: float) -> TrialRecord:
     record = sound()
-    late = tuple(replace(r, planned_send_s=r.sent_s - 0.08) for r in record.requests)
-    found = told(replace(record, requests=late))
-    assert judged(found, "client_bound") == dict.fromkeys(SPEED, "suspect")
+    requests = tuple(replace(r, planned_send_s=r.sent_s - seconds) for r in record.requests)
+    return replace(record, requests=requests)
+
+
+def test_slots_that_stand_idle_between_requests_make_rates_suspect():
+    # requests of 0.7 s: 80 ms are 11 %, 10 ms are 1.4 %
+    assert judged(told(late(0.080)), "client_bound") == dict.fromkeys(RATES, "suspect")
+    assert told(late(0.010)) == ()
+
+
+def test_arrivals_that_are_late_are_another_load():
+    # the limit is a tenth of the TTFT of 0.5 s
+    def open_loop(record):
+        workload = {**record.run.trial.workload, "concurrency": None, "request_rate": 1.0}
+        return with_run(record, workload=workload)
+
+    assert judged(told(open_loop(late(0.080))), "client_bound") == dict.fromkeys(SPEED, "suspect")
+    assert told(open_loop(late(0.040))) == ()
 
 
 def on_gpu(*samples, **changes) -> TrialRecord:
