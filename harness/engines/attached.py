@@ -10,6 +10,7 @@ import json
 import urllib.error
 import urllib.request
 from typing import Any
+from urllib.parse import urlsplit
 
 from harness.errors import NotFound
 from harness.record import GrantedKv, ServerFacts
@@ -62,12 +63,20 @@ def _served_model(url: str, api_key: str | None) -> str:
     raise NotFound("the server lists no model", where=f"{url}/models")
 
 
+def _opener(url: str) -> urllib.request.OpenerDirector:
+    """A proxy of the environment is for other machines, never for this one."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost" or host.startswith("127.") or host == "::1":
+        return urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    return urllib.request.build_opener()
+
+
 def _get(url: str, api_key: str | None) -> Any:
     request = urllib.request.Request(url)  # noqa: S310 - the scheme was checked: http or https
     if api_key:
         request.add_header("Authorization", f"Bearer {api_key}")
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310
+        with _opener(url).open(request, timeout=TIMEOUT_S) as reply:
             return json.loads(reply.read(1 << 20))
     except (OSError, ValueError, urllib.error.URLError):
         return None

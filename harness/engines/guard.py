@@ -11,7 +11,7 @@ every orphan among the server's descendants (Linux: child subreaper), and ends a
 Should the guard itself be killed, the server's first process gets SIGTERM from the kernel
 (parent-death signal), upon which vLLM shuts down its children.
 
-Run as ``python guard.py COMMAND…``. It answers on standard output with lines ``pid N`` and, at
+Run as ``python guard.py GRACE_SECONDS COMMAND…``. It answers on standard output with lines ``pid N`` and, at
 the end, ``exit CODE``; the server's output goes to the guard's standard error, a log file. It
 imports nothing of kvbench and must stay quick to start.
 """
@@ -30,7 +30,6 @@ from types import FrameType
 
 import psutil
 
-GRACE_S = 30.0
 KILL_WAIT_S = 15.0
 POLL_S = 0.1
 _PR_SET_PDEATHSIG = 1
@@ -119,8 +118,8 @@ def _say(text: str) -> None:
         os.write(sys.stdout.fileno(), f"{text}\n".encode())
 
 
-def main(command: list[str]) -> int:
-    """Guard one server from its start to its end."""
+def main(grace_s: float, command: list[str]) -> int:
+    """Guard one server from its start to its end; ``grace_s`` lies between SIGTERM and SIGKILL."""
     stop: list[int] = []
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
@@ -138,10 +137,10 @@ def main(command: list[str]) -> int:
     _say(f"pid {server.pid}")
     code = watch(server, stop)
     # A server that ended by itself gets no grace for its children: nobody is left to tell them.
-    end_all(server, GRACE_S if code is None else 2.0)
+    end_all(server, grace_s if code is None else min(grace_s, 2.0))
     _say(f"exit {server.returncode if server.returncode is not None else -signal.SIGKILL}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))

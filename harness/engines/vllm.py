@@ -35,7 +35,8 @@ SERVED_NAME = "kvbench"
 MODULE = "vllm.entrypoints.openai.api_server"
 HOST = "127.0.0.1"
 POLL_S = 0.25
-STOP_LIMIT_S = guard.GRACE_S + guard.KILL_WAIT_S + 10.0
+#: From SIGTERM to SIGKILL; vLLM needs 1 to 6 s to end its engine and workers.
+GRACE_S: Seconds = 30.0
 LOG_TAIL_BYTES = 256 * 1024
 
 #: Set for every server we launch, and recorded.
@@ -111,7 +112,8 @@ def free_port() -> int:
 class Server:
     """A launched server: healthy once :meth:`launch` returns, gone after :meth:`stop`."""
 
-    def __init__(self, spec: ServerSpec, log_path: Path) -> None:
+    def __init__(self, spec: ServerSpec, log_path: Path, *, grace_s: Seconds = GRACE_S) -> None:
+        self._grace_s = grace_s
         self.spec = spec
         self.log_path = log_path
         self.port = free_port()
@@ -132,6 +134,7 @@ class Server:
         *,
         timeout_s: Seconds,
         on_stage: Callable[[str, Seconds], None] = lambda _stage, _elapsed_s: None,
+        grace_s: Seconds = GRACE_S,
     ) -> Self:
         """Start a server and wait until it is healthy; a taken port is tried once more.
 
@@ -143,7 +146,7 @@ class Server:
                 the reason found in its log, ``kind`` the sort of reason.
         """
         for attempt in (1, 2):
-            server = cls(spec, log_path)
+            server = cls(spec, log_path, grace_s=grace_s)
             try:
                 server._await_health(timeout_s, on_stage)
                 return server
@@ -159,7 +162,7 @@ class Server:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, guard.__file__, *self.command],
+                [sys.executable, guard.__file__, str(self._grace_s), *self.command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -257,7 +260,7 @@ class Server:
             with contextlib.suppress(OSError):
                 self._guard.stdin.close()
         try:
-            self._guard.wait(STOP_LIMIT_S)
+            self._guard.wait(self._grace_s + guard.KILL_WAIT_S + 10.0)
         except subprocess.TimeoutExpired:
             self._guard.kill()
             self._guard.wait()

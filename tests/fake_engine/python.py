@@ -60,9 +60,16 @@ def serve(args: argparse.Namespace, told: str) -> None:
     if kind == "slow":
         time.sleep(float(value))
     if kind == "stubborn":
-        subprocess.Popen([sys.executable, __file__, "ignore-sigterm"])
+        child = subprocess.Popen(
+            [sys.executable, __file__, "ignore-sigterm"], stdout=subprocess.PIPE
+        )
+        assert child.stdout is not None
+        child.stdout.readline()
     tokens = args.kv_cache_memory_bytes // (BYTES_PER_TOKEN[args.kv_cache_dtype] * BLOCK) * BLOCK
-    print(f"(EngineCore pid=1) INFO 01-01 00:00:00 [x.py:1] CPU KV cache size: {tokens:,} tokens")
+    sys.stderr.write(
+        f"(EngineCore pid=1) INFO 01-01 00:00:00 [x.py:1] CPU KV cache size: {tokens:,} tokens"
+        + "\n"
+    )
     words = ["--host", args.host, "--port", str(args.port), "--model", args.served_model_name]
     words += ["--kv-cache-tokens", str(tokens), "--block-size", str(BLOCK)]
     words += ["--kv-cache-memory-bytes", str(args.kv_cache_memory_bytes)]
@@ -76,6 +83,8 @@ def serve(args: argparse.Namespace, told: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1:] == ["ignore-sigterm"]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
         time.sleep(120)
     else:
         main()

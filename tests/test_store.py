@@ -1,0 +1,169 @@
+"""What is stored can be read back, also after a kill; nothing finished is ever overwritten."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness import store
+from harness.errors import NotFound, StoreError
+from harness.record import EngineSample, ProcessSample, RequestRecord, Run
+from tests import records
+
+BENCH, TRIALS = records.bench()
+
+
+def started() -> Run:
+    return replace(TRIALS[0].run, status="started", load_end_s=None)
+
+
+def request(index: int) -> RequestRecord:
+    return RequestRecord(
+        index=index,
+        phase="measured",
+        prompt_tokens_planned=4,
+        output_tokens_planned=2,
+        planned_send_s=0.0,
+        sent_s=0.001,
+        chunk_times_s=(0.1, 0.2),
+        text="é <b>",
+    )
+
+
+def test_a_sealed_trial_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    with store.TrialFolder(tmp_path, started()) as folder:
+        folder.append_request(request(0))
+        folder.append_sample(EngineSample(t_s=0.1, kv_cache_usage=0.5))
+        folder.append_sample(ProcessSample(t_s=0.2, rss_bytes=None, processes=3))
+        written = folder.seal_with(status="sealed", load_end_s=1.5)
+    trial = store.read_trial(folder.path)
+    assert trial.run == written
+    assert trial.requests == (request(0),)
+    assert trial.engine_samples == (EngineSample(t_s=0.1, kv_cache_usage=0.5),)
+    assert trial.process_samples[0].rss_bytes is None
+    assert trial.damaged_lines == 0
+
+
+def test_a_second_attempt_sets_the_first_aside(tmp_path: Path) -> None:
+    for _ in range(3):
+        with store.TrialFolder(tmp_path, started()) as folder:
+            folder.append_request(request(0))
+    names = sorted(path.name for path in tmp_path.iterdir())
+    trial_id = started().trial.trial_id
+    assert names == [trial_id, f"{trial_id}.attempt-1", f"{trial_id}.attempt-2"]
+
+
+def test_a_cut_off_line_is_counted_and_left_out(tmp_path: Path) -> None:
+    with store.TrialFolder(tmp_path, started()) as folder:
+        folder.append_request(request(0))
+    with (folder.path / store.REQUESTS_FILE).open("ab") as stream:
+        stream.write(b'{"index": 1, "phase": "mea')
+    trial = store.read_trial(folder.path)
+    assert (len(trial.requests), trial.damaged_lines) == (1, 1)
+    assert trial.run.status == "started"
+
+
+def test_a_killed_writer_keeps_every_finished_request(tmp_path: Path) -> None:
+    code = textwrap.dedent("""
+        import sys
+        from pathlib import Path
+        from harness import store
+        from tests.test_store import request, started
+        with store.TrialFolder(Path(sys.argv[1]), started()) as folder:
+            for index in range(3):
+                folder.append_request(request(index))
+            print("ready", flush=True)
+            sys.stdin.read()
+    """)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).resolve().parents[1],
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        os.kill(child.pid, signal.SIGKILL)
+    trial = store.read_trial(tmp_path / started().trial.trial_id)
+    assert [record.index for record in trial.requests] == [0, 1, 2]
+
+
+def test_a_full_disk_is_told_with_the_next_move(tmp_path: Path) -> None:
+    with store.TrialFolder(tmp_path, started()) as folder:
+        assert folder._requests is not None
+        folder._requests.close()
+        folder._requests = Path("/dev/full").open("ab", buffering=0)
+        with pytest.raises(StoreError, match="No space left") as caught:
+            folder.append_request(request(0))
+    assert "--resume" in (caught.value.next_move or "")
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file stands here")
+    with pytest.raises(StoreError, match="can't write"):
+        store.new_run_folder(tmp_path / "results", "demo")
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    store.write_bench(tmp_path, replace(BENCH, schema_version=99))
+    with pytest.raises(StoreError, match="newer kvbench"):
+        store.read_bench(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"schema_version": 1}', b"\xff\xfe"])
+def test_a_damaged_manifest_is_an_error_with_its_place(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / store.BENCH_FILE).write_bytes(content)
+    with pytest.raises(StoreError, match="damaged") as caught:
+        store.read_bench(tmp_path)
+    assert str(tmp_path) in (caught.value.where or "")
+
+
+def test_a_manifest_cannot_point_outside_its_folder(tmp_path: Path) -> None:
+    store.write_bench(tmp_path, replace(BENCH, trial_ids=("../../etc",)))
+    with pytest.raises(StoreError, match="no name of a trial folder"):
+        store.read_bench(tmp_path)
+
+
+def written_run(root: Path, run_id: str, sealed: bool) -> Path:
+    folder = root / "demo" / run_id
+    folder.mkdir(parents=True)
+    run = started()
+    store.write_bench(folder, replace(BENCH, run_id=run_id, trial_ids=(run.trial.trial_id,)))
+    with store.TrialFolder(folder, run) as trial:
+        if sealed:
+            trial.seal_with(status="sealed")
+    return folder
+
+
+def test_runs_are_found_by_folder_id_and_scenario(tmp_path: Path) -> None:
+    old = written_run(tmp_path, "20260101-000000-aaaa", sealed=True)
+    new = written_run(tmp_path, "20260102-000000-bbbb", sealed=False)
+    assert store.find_run(str(old), tmp_path) == old
+    assert store.find_run("20260101-000000-aaaa", tmp_path) == old
+    assert store.find_run("demo", tmp_path) == new
+    with pytest.raises(NotFound, match="no stored run 'nope'"):
+        store.find_run("nope", tmp_path)
+
+
+def test_the_latest_run_with_something_left_is_resumed(tmp_path: Path) -> None:
+    ids = (started().trial.trial_id,)
+    written_run(tmp_path, "20260101-000000-aaaa", sealed=True)
+    assert store.find_unfinished(tmp_path, "demo", ids) is None
+    new = written_run(tmp_path, "20260102-000000-bbbb", sealed=False)
+    assert store.find_unfinished(tmp_path, "demo", ids) == new
+    assert store.find_unfinished(tmp_path, "demo", ("other",)) is None
+
+
+def test_the_tail_of_a_log_is_decoded_leniently(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_bytes(b"x" * 100 + b"\xffend")
+    assert store.read_text_tail(log, 4) == "�end"
+    assert store.read_text_tail(tmp_path / "none") == ""
