@@ -70,8 +70,9 @@ def analyse(bench: BenchRecord, trials: Sequence[TrialRecord]) -> Analysis:
     """Analyse one run; ``trials`` are those that left a record, in any order."""
     records = _in_running_order(bench, trials)
     predictions = [_predict(record.run) for record in records]
+    groups = _by_workload(records)
     analysed = tuple(
-        _trial(record, prediction, _peers(record, records))
+        _trial(record, prediction, _peers(record, groups))
         for record, prediction in zip(records, predictions, strict=True)
     )
     baseline = _baseline(bench, records)
@@ -253,9 +254,17 @@ def _key(workload: Mapping[str, Any]) -> str:
     return json.dumps(dict(workload), sort_keys=True, default=str)
 
 
-def _peers(record: TrialRecord, records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    key = _key(record.run.trial.workload)
-    return [r for r in records if r is not record and _key(r.run.trial.workload) == key]
+def _by_workload(records: Sequence[TrialRecord]) -> dict[str, list[TrialRecord]]:
+    groups: dict[str, list[TrialRecord]] = {}
+    for record in records:
+        groups.setdefault(_key(record.run.trial.workload), []).append(record)
+    return groups
+
+
+def _peers(record: TrialRecord, groups: Mapping[str, Sequence[TrialRecord]]) -> list[TrialRecord]:
+    """The run's other trials under the same workload."""
+    alike = groups[_key(record.run.trial.workload)]
+    return [other for other in alike if other is not record]
 
 
 def _comparisons(
