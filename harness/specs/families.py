@@ -15,7 +15,7 @@ from typing import Any
 from harness.errors import ModelConfigError, UnsupportedModel
 from harness.specs import recurrent
 from harness.specs.fields import Fields
-from harness.specs.layers import AttentionLayer, Layer, RecurrentLayer
+from harness.specs.layers import AttentionLayer, Layer
 from harness.specs.windows import listed_layer_types, sights, window_of
 
 LayerRule = Callable[[Fields], tuple[Layer, ...]]
@@ -201,7 +201,7 @@ def _mixed(kinds: Iterable[str], fields: Fields, states: recurrent.StateRule) ->
     layers: list[Layer] = []
     for i, kind in enumerate(kinds):
         if kind in "RB":
-            layers.append(RecurrentLayer(i, states(fields)))
+            layers.append(replace(states(fields), index=i))
         if kind in "AB":
             layers.append(_attention_beside(fields, i))
     return tuple(layers)

@@ -61,10 +61,15 @@ class MatrixState:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentLayer:
-    """A layer with a state of fixed size per sequence."""
+    """A layer with a state of fixed size per sequence.
+
+    ``checkpoints`` are the states that its kernel saves in the middle of a prefill, beside the
+    running one, while prefix caching aligns states to blocks.
+    """
 
     index: int
     states: tuple[ConvState | MatrixState, ...]
+    checkpoints: int = 0
 
 
 Layer: TypeAlias = AttentionLayer | RecurrentLayer

@@ -14,28 +14,25 @@ from typing import Any
 
 from harness.errors import ModelConfigError
 from harness.specs.fields import Fields
-from harness.specs.layers import ConvState, MatrixState
+from harness.specs.layers import ConvState, MatrixState, RecurrentLayer
 
-States = tuple[ConvState | MatrixState, ...]
+#: A rule gives a layer without its place in the model (index 0).
+StateRule = Callable[[Fields], RecurrentLayer]
 
 
-def _scan(width: int, state: int, kernel: int) -> States:
-    return (
-        ConvState(width, kernel, grows_with_speculation=False),
-        MatrixState(width, state),
-    )
+def _scan(width: int, state: int, kernel: int) -> RecurrentLayer:
+    conv = ConvState(width, kernel, grows_with_speculation=False)
+    return RecurrentLayer(0, (conv, MatrixState(width, state)))
 
 
 def _grouped_scan(
     width: int, groups: int, heads: int, head_dim: int, state: int, kernel: int, dtype: str | None
-) -> States:
-    return (
-        ConvState(width, kernel, groups=groups, grouped_width=2 * state),
-        MatrixState(heads, head_dim * state, dtype),
-    )
+) -> RecurrentLayer:
+    conv = ConvState(width, kernel, groups=groups, grouped_width=2 * state)
+    return RecurrentLayer(0, (conv, MatrixState(heads, head_dim * state, dtype)), checkpoints=1)
 
 
-def delta_rule(fields: Fields) -> States:
+def delta_rule(fields: Fields) -> RecurrentLayer:
     """Gated delta net: ``linear_*`` fields; the matrix in ``mamba_ssm_dtype`` if it is named."""
     key_heads, key_dim = (
         fields.integer("linear_num_key_heads"),
@@ -45,20 +42,19 @@ def delta_rule(fields: Fields) -> States:
     value_dim = fields.integer("linear_value_head_dim")
     width = 2 * key_heads * key_dim + value_heads * value_dim
     dtype = fields.get("mamba_ssm_dtype")
-    return (
-        ConvState(width, fields.integer("linear_conv_kernel_dim")),
-        MatrixState(value_heads, value_dim * key_dim, str(dtype) if dtype else None),
-    )
+    matrix = MatrixState(value_heads, value_dim * key_dim, str(dtype) if dtype else None)
+    return RecurrentLayer(0, (ConvState(width, fields.integer("linear_conv_kernel_dim")), matrix))
 
 
-def kimi_delta(fields: Fields) -> States:
+def kimi_delta(fields: Fields) -> RecurrentLayer:
     """Kimi delta attention: ``linear_attn_config``; its matrix is float32 unless told otherwise."""
     section = fields.get("linear_attn_config")
     if not isinstance(section, Mapping):
         raise ModelConfigError("no linear_attn_config in the config", where=fields.name)
     heads, dim = _number(fields, section, "num_heads"), _number(fields, section, "head_dim")
     kernel = _number(fields, section, "short_conv_kernel_size")
-    return (ConvState(3 * heads * dim, kernel), MatrixState(heads, dim * dim, "float32"))
+    matrix = MatrixState(heads, dim * dim, "float32")
+    return RecurrentLayer(0, (ConvState(3 * heads * dim, kernel), matrix))
 
 
 def _number(fields: Fields, section: Mapping[str, Any], key: str) -> int:
@@ -68,7 +64,7 @@ def _number(fields: Fields, section: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def nemotron_scan(fields: Fields) -> States:
+def nemotron_scan(fields: Fields) -> RecurrentLayer:
     """Second kind; the matrix in ``mamba_ssm_cache_dtype``, float32 where it is not named."""
     heads, dim = fields.integer("mamba_num_heads"), fields.integer("mamba_head_dim")
     return _grouped_scan(
@@ -82,7 +78,7 @@ def nemotron_scan(fields: Fields) -> States:
     )
 
 
-def expanded_grouped_scan(fields: Fields) -> States:
+def expanded_grouped_scan(fields: Fields) -> RecurrentLayer:
     """Second kind under the names of Bamba, Granite 4, Falcon H1 and Zamba 2."""
     stated = fields.optional_integer("mamba_d_ssm")
     width = stated or int(fields.get("mamba_expand", 2) * fields.hidden_size)
@@ -97,7 +93,7 @@ def expanded_grouped_scan(fields: Fields) -> States:
     )
 
 
-def plain_grouped_scan(fields: Fields) -> States:
+def plain_grouped_scan(fields: Fields) -> RecurrentLayer:
     """Second kind under the names of Mamba 2."""
     return _grouped_scan(
         int(fields.get("expand", 2) * fields.hidden_size),
@@ -110,7 +106,7 @@ def plain_grouped_scan(fields: Fields) -> States:
     )
 
 
-def jamba_scan(fields: Fields) -> States:
+def jamba_scan(fields: Fields) -> RecurrentLayer:
     """First kind under the names of Jamba."""
     return _scan(
         int(fields.get("mamba_expand", 2) * fields.hidden_size),
@@ -119,7 +115,7 @@ def jamba_scan(fields: Fields) -> States:
     )
 
 
-def plain_scan(fields: Fields) -> States:
+def plain_scan(fields: Fields) -> RecurrentLayer:
     """First kind under the names of Mamba and Falcon Mamba."""
     return _scan(
         fields.integer("intermediate_size"),
@@ -128,11 +124,8 @@ def plain_scan(fields: Fields) -> States:
     )
 
 
-def short_convolution(fields: Fields) -> States:
+def short_convolution(fields: Fields) -> RecurrentLayer:
     """A convolution and nothing else (LFM 2)."""
     width = fields.optional_integer("conv_dim") or fields.hidden_size
     kernel = fields.integer("conv_L_cache")
-    return (ConvState(width, kernel, grows_with_speculation=False),)
-
-
-StateRule = Callable[[Fields], States]
+    return RecurrentLayer(0, (ConvState(width, kernel, grows_with_speculation=False),))

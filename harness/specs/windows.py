@@ -14,6 +14,7 @@ from harness.errors import ModelConfigError, UnsupportedModel
 from harness.specs.fields import Fields
 
 Sight = Literal["full", "sliding", "chunked"]
+_FULL: Sight = "full"
 
 _SIGHTS: dict[str, Sight] = {
     "full_attention": "full",
@@ -95,7 +96,7 @@ def _pattern(default: int) -> Callable[[Fields], tuple[Sight, ...]]:
         if (listed := listed_layer_types(fields)) is not None:
             return _named(fields, listed)
         if not fields.optional_integer("sliding_window"):
-            return ("full",) * fields.layer_count
+            return (_FULL,) * fields.layer_count
         pattern = fields.get("sliding_window_pattern", fields.get("_sliding_window_pattern"))
         return _repeat(fields, default if pattern is None else pattern)
 
@@ -121,7 +122,7 @@ def _repeat(fields: Fields, pattern: object) -> tuple[Sight, ...]:
 def _last_is_global(fields: Fields) -> tuple[Sight, ...]:
     """One global layer in six, and the last one in any case."""
     found = _pattern(6)(fields)
-    return (*found[:-1], "full")
+    return (*found[:-1], _FULL)
 
 
 def _alternating(fields: Fields) -> tuple[Sight, ...]:
@@ -136,7 +137,7 @@ def _chunked(fields: Fields) -> tuple[Sight, ...]:
     count = fields.layer_count
     rope = listed or [int((i + 1) % interval != 0) for i in range(count)]
     if not fields.optional_integer("attention_chunk_size"):
-        return ("full",) * count
+        return (_FULL,) * count
     kinds: list[Sight] = ["chunked" if rope[i] else "full" for i in range(count)]
     return tuple(kinds)
 
@@ -145,7 +146,7 @@ def _behind_a_switch(fields: Fields) -> tuple[Sight, ...]:
     """``use_sliding_window`` decides, and the model class knows only one kind for all layers."""
     if (listed := listed_layer_types(fields)) is not None:
         found = _named(fields, listed)
-        return found if set(found) == {"sliding"} else ("full",) * fields.layer_count
+        return found if set(found) == {"sliding"} else (_FULL,) * fields.layer_count
     switched = fields.flag("use_sliding_window") and fields.optional_integer("sliding_window")
     everywhere = bool(switched) and fields.optional_integer("max_window_layers") == 0
     return _sliding_where(everywhere for _ in range(fields.layer_count))
@@ -156,7 +157,7 @@ def _rope_switch(fields: Fields) -> tuple[Sight, ...]:
     if (listed := listed_layer_types(fields)) is not None:
         return _named(fields, listed)
     if not (fields.flag("use_sliding_window") and fields.optional_integer("sliding_window")):
-        return ("full",) * fields.layer_count
+        return (_FULL,) * fields.layer_count
     interval = fields.get("no_rope_layer_interval", 4)
     rope = fields.get("no_rope_layers") or [
         int((i + 1) % interval != 0) for i in range(fields.layer_count)
@@ -166,7 +167,7 @@ def _rope_switch(fields: Fields) -> tuple[Sight, ...]:
 
 def _never(fields: Fields) -> tuple[Sight, ...]:
     """The model class ignores any window in the config."""
-    return ("full",) * fields.layer_count
+    return (_FULL,) * fields.layer_count
 
 
 _SWITCHED = (

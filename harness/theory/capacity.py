@@ -216,7 +216,7 @@ def _notes(
             f"({settings.batches_in_flight} × max_num_batched_tokens {settings.batch_tokens:,}); "
             "engines from 0.26 on schedule ahead on CUDA and keep two batches in flight"
         )
-    if "recurrent" in kinds and settings.enable_prefix_caching is None:
+    if model.is_hybrid and model.attention_layers and settings.enable_prefix_caching is None:
         notes.append(
             "prefix caching is taken to be on (the engine's default): it costs a state more"
         )

@@ -42,8 +42,9 @@ class CacheSpec:
     """One layer's cache on one GPU; equal specs share a block table.
 
     ``token_bytes`` is what a token stores (0 for a recurrent layer), ``state_bytes`` what a
-    sequence stores whatever its length. ``page_padded`` is the page that the allocator hands out
-    where it is larger than the content. ``shape`` tells apart caches that are equal in bytes.
+    sequence stores whatever its length, and ``states`` how many of those it may hold.
+    ``page_padded`` is the page that the allocator hands out where it is larger than the content.
+    ``shape`` tells apart caches that are equal in bytes.
     ``retained`` are tokens below the window that several draft modules may prefill again.
     """
 
@@ -53,6 +54,7 @@ class CacheSpec:
     shape: tuple[int | str, ...]
     window: Tokens | None = None
     state_bytes: Bytes = 0
+    states: int = 0
     page_padded: Bytes | None = None
     retained: Tokens = 0
 
@@ -258,8 +260,21 @@ def _state_cache(
         token_bytes=0,
         shape=(),
         state_bytes=_state_bytes(layer, model, settings),
+        states=_states(layer, model, settings),
         page_padded=plan.state_page,
     )
+
+
+def _states(layer: RecurrentLayer, model: ModelSpec, settings: EngineSettings) -> int:
+    """States that a request may hold in one layer.
+
+    One, and one per speculative token. While prefix caching aligns states to blocks, the one
+    before stays, and so do those saved within a prefill. Prefix caching is on unless it was turned
+    off, or the model has no attention at all.
+    """
+    caching = settings.enable_prefix_caching
+    aligned = bool(model.attention_layers) if caching is None else caching
+    return 1 + settings.num_speculative_tokens + (1 + layer.checkpoints if aligned else 0)
 
 
 def _state_bytes(layer: RecurrentLayer, model: ModelSpec, settings: EngineSettings) -> Bytes:
@@ -388,12 +403,10 @@ def blocks_of_request(spec: CacheSpec, context_tokens: Tokens, settings: EngineS
     """Blocks of this cache that a request of ``context_tokens`` may hold at its worst moment.
 
     A window keeps its last ``window - 1`` tokens beside those in flight, and one block more since
-    it need not begin at a block's edge; a chunk keeps its tokens beside those in flight. A
-    recurrent layer keeps one state, a second one while prefix caching aligns states to blocks,
-    and one per speculative token.
+    it need not begin at a block's edge; a chunk keeps its tokens beside those in flight.
     """
     if spec.kind == "recurrent":
-        return _states_of_request(settings)
+        return spec.states
     if spec.kind == "sliding":
         seen = _window(spec) - 1 + spec.retained + settings.tokens_in_flight
         return ceil_div(min(seen, context_tokens), spec.block_size) + 1
@@ -408,8 +421,3 @@ def _window(spec: CacheSpec) -> Tokens:
     if spec.window is None:
         raise UnsupportedModel("a layer with a window states no width")
     return spec.window
-
-
-def _states_of_request(settings: EngineSettings) -> int:
-    aligned = settings.enable_prefix_caching is not False
-    return (2 if aligned else 1) + settings.num_speculative_tokens
