@@ -29,6 +29,7 @@ from harness.record import (
     TrialFacts,
     TrialRecord,
 )
+from harness.scenario.load import slugify
 
 BLOCK = 128
 #: 2 (K and V) × 30 layers × 3 KV heads × 64 dimensions × 2 bytes.
@@ -254,7 +255,7 @@ def trial(
     warm = _play(workload, blocks - 1, speed, launch, "warmup", 0.1)
     load = _play(workload, blocks - 1, speed, repeat, "measured", warm.end + 0.05)
     facts = TrialFacts(
-        trial_id=f"{variant}-{workload['name']}-r{repeat}",
+        trial_id=f"{slugify(variant)}-{workload['name']}-r{repeat}",
         scenario=scenario,
         variant=variant,
         is_baseline=variant == "fp16" if is_baseline is None else is_baseline,

@@ -514,7 +514,8 @@ def _queue_over_time(axes: Axes, line: Timeline) -> None:
     )
     axes.set_ylim(0, max(*line.running, *line.waiting, 1.0) * 1.25)
     style.tick_text(axes.yaxis, units.format_count, 4)
-    style.tick_text(axes.xaxis, units.format_count, 5)
+    digits = 0 if max(line.times_s) - min(line.times_s) > 5 else 1
+    style.tick_text(axes.xaxis, lambda t: units.format_count(t, digits), 5)
     style.light_grid(axes, "y")
 
 

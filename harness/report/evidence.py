@@ -142,6 +142,12 @@ def setup(bench: BenchRecord, trials: Sequence[TrialRecord], analysis: Analysis)
     ]
 
 
+def _repeats(count: object) -> str:
+    if count == 1:
+        return "1: one server start per variant"
+    return f"{count or units.DASH}, variants interleaved; each repeat is a new server start"
+
+
 def _variant_facts(bench: BenchRecord) -> list[Fact]:
     variants = bench.scenario.get("variants") or {}
     facts: list[Fact] = []

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import units
-from harness.analysis.results import Analysis, Cell, Comparison
+from harness.analysis.results import Analysis, Cell, Comparison, Ledger
 from harness.record import TrialRecord
 from harness.report import charts, style, timeline
 from harness.report.sentence import short_label
@@ -38,14 +38,15 @@ class Plate:
 def plates(analysis: Analysis, trials: Sequence[TrialRecord], folder: Path) -> tuple[Plate, ...]:
     """Draw every chart of a run and write its files into ``folder``."""
     drawn: list[Plate] = []
-    for chart in _charts(analysis, trials):
+    for chart in charts_of(analysis, trials):
         with style.drawing():
             picture = style.write(chart.draw(), chart.name, chart.title, folder)
         drawn.append(Plate(picture, chart.caption, chart.alt))
     return tuple(drawn)
 
 
-def _charts(analysis: Analysis, trials: Sequence[TrialRecord]) -> Iterator[charts.Chart]:
+def charts_of(analysis: Analysis, trials: Sequence[TrialRecord]) -> Iterator[charts.Chart]:
+    """The charts that a run gets, in the order of the page."""
     places = _places(analysis)
     for made in (
         _memory(analysis, places),
@@ -128,7 +129,7 @@ def _ledger(analysis: Analysis) -> charts.Chart | None:
             total_bytes=ledger.loaded_bytes,
         )
         for ledger in analysis.ledgers
-        if ledger.loaded_bytes is not None
+        if ledger.loaded_bytes is not None and _itemised(ledger) >= 2
     )
     if not stacks:
         return None
@@ -149,6 +150,11 @@ def _ledger(analysis: Analysis) -> charts.Chart | None:
         "; ".join(_stack_alt(stack) for stack in stacks),
         lambda: charts.ledger(stacks),
     )
+
+
+def _itemised(ledger: Ledger) -> int:
+    """How many uses of memory are known; a single one would make a picture of the unknown."""
+    return sum(bool(line.granted_bytes or line.predicted_bytes) for line in ledger.lines)
 
 
 def _stack_alt(stack: charts.Stack) -> str:

@@ -2,9 +2,10 @@
 
 Method, per variant: its KV pool against the baseline's and against theory; then per workload (with
 several variants: under the load that shows most) its output throughput and its latency. The
-wording follows the effect: a difference is claimed only where an interval excludes 1 and no replicate was judged invalid;
-"no difference is shown" is a result; a ratio without an interval is called an observation. A
-figure judged invalid is withheld with its reason. Nothing is recommended beyond the figures.
+wording follows the effect: a difference is claimed only where an interval excludes 1 and no
+replicate was judged invalid; "no difference is shown" is a result; a ratio without an interval is
+called an observation. A figure judged invalid is withheld with its reason. Nothing is recommended
+beyond the figures.
 
 Not covered: answer quality, which a run's record does not hold; the paragraph says so.
 """

@@ -175,8 +175,9 @@ class Picture:
 def write(made: Figure, name: str, title: str, folder: Path) -> Picture:
     """Write ``<name>.png`` and ``<name>.svg`` with their title, and return the SVG for a page.
 
-    The page's SVG has no title of its own (the page writes it as a heading), no metadata, no
-    comments, and ids that begin with ``name``, so that several can share one document.
+    The page's SVG has no title of its own (the page writes it as a heading; its strip is cut
+    off), no metadata, no comments, and ids that begin with ``name``, so that several can share
+    one document.
     """
     png, svg = folder / f"{name}.png", folder / f"{name}.svg"
     heading = made.suptitle(
@@ -186,12 +187,15 @@ def write(made: Figure, name: str, title: str, folder: Path) -> Picture:
         fontsize=11.5,
         fontweight="bold",
     )
+    made.draw_without_rendering()
+    # The layout is found once; each file would otherwise look for it anew.
+    made.set_layout_engine("none")
+    strip_pt = (made.bbox.height - heading.get_window_extent().y0) / made.dpi * 72
     made.savefig(png, dpi=PNG_DPI, facecolor="#ffffff", metadata={"Software": None})
     svg.write_text(_bare(_svg_text(made, facecolor="#ffffff")), encoding="utf-8")
-    heading.set_text("")
-    heading.set_in_layout(False)
-    inline = _svg_text(made, transparent=True)
-    return Picture(name, title, png, svg, _for_page(_bare(inline), name))
+    heading.set_visible(False)
+    inline = _cut_top(_bare(_svg_text(made, transparent=True)), strip_pt)
+    return Picture(name, title, png, svg, _for_page(inline, name))
 
 
 def _svg_text(made: Figure, **options: Any) -> str:
@@ -199,6 +203,16 @@ def _svg_text(made: Figure, **options: Any) -> str:
     nothing = {"Creator": None, "Date": None, "Format": None, "Type": None}
     made.savefig(stream, format="svg", metadata=nothing, **options)
     return stream.getvalue()
+
+
+def _cut_top(svg: str, strip_pt: float) -> str:
+    """Leave out the uppermost points of a picture."""
+
+    def lower(match: re.Match[str]) -> str:
+        width, height = float(match[1]), float(match[2])
+        return f'viewBox="0 {strip_pt:.1f} {width:g} {height - strip_pt:.1f}"'
+
+    return re.sub(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', lower, svg, count=1)
 
 
 def _bare(svg: str) -> str:

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import pytest
+
+from harness.report import charts, style
+
+
+def texts(axes: object) -> list[str]:
+    return [text.get_text() for text in axes.texts]  # type: ignore[attr-defined]
+
+
+def test_bars_start_at_zero_and_are_as_long_as_their_values() -> None:
+    group = charts.BarGroup(
+        "load",
+        (
+            charts.Bar("fp16", 0, 80.0, replicates=(79.0, 80.0, 81.0), text="80.0 tok/s"),
+            charts.Bar("fp8", 1, 100.0, text="100.0 tok/s   1.25×"),
+        ),
+    )
+    with style.drawing():
+        axes = charts.throughput([group]).axes[0]
+    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [(0, 80.0), (0, 100.0)]
+    assert axes.get_xlim()[0] == 0
+    dots = [line for line in axes.lines if line.get_marker() == "o"]
+    assert sorted(float(dot.get_xdata()[0]) for dot in dots) == [79.0, 80.0, 81.0]
+
+
+def test_a_figure_that_is_withheld_has_no_bar_but_says_so() -> None:
+    group = charts.BarGroup("load", (charts.Bar("fp16", 0, None, text="withheld: invalid"),))
+    with style.drawing():
+        axes = charts.throughput([group]).axes[0]
+    assert len(axes.patches) == 0
+    assert texts(axes) == ["withheld: invalid"]
+
+
+def test_capacity_lies_on_the_identity_line_with_its_error() -> None:
+    points = [charts.MemoryPoint("fp16", 0, 5000, 4900, 23040, 23500)]
+    with style.drawing():
+        axes = charts.memory(points).axes[0]
+    marks = [line for line in axes.lines if line.get_marker() == "o"]
+    assert (marks[0].get_xdata()[0], marks[0].get_ydata()[0]) == (5000, 4900)
+    # (4900 − 5000) / 5000 = −2 %.
+    assert any("error -2.0 %" in text for text in texts(axes))
+
+
+def test_variants_with_the_same_pool_share_one_label() -> None:
+    points = [
+        charts.MemoryPoint(name, place, 5120, 5120, 23040, 23040)
+        for place, name in enumerate(("a", "b", "c"))
+    ]
+    with style.drawing():
+        axes = charts.memory(points).axes[0]
+    assert sum("error" in text for text in texts(axes)) == 1
+    assert any(text.startswith("a\nb\nc\n") for text in texts(axes))
+
+
+def test_many_variants_are_drawn_as_bars_with_their_errors() -> None:
+    points = [
+        charts.MemoryPoint(f"v{place}", place, 1000.0, 1000.0 - place, 10, 10)
+        for place in range(charts.MAX_MARKS + 1)
+    ]
+    with style.drawing():
+        axes = charts.memory(points).axes[0]
+    assert len(axes.patches) == 2 * len(points)
+    assert any("error -0.4 %" in text for text in texts(axes))
+
+
+def test_a_memory_chart_without_a_prediction_says_so() -> None:
+    with style.drawing():
+        fig = charts.memory([charts.MemoryPoint("x", 0, None, 5120, None, None)])
+    assert any("no prediction" in text for text in texts(fig.axes[0]))
+
+
+def test_latency_marks_p50_filled_and_p90_open() -> None:
+    group = charts.LatencyGroup(
+        "load", (charts.Spread("fp16", 0, 0.5, 0.9),), (charts.Spread("fp16", 0, None, None),)
+    )
+    with style.drawing():
+        ttft, tpot = charts.latency([group]).axes
+    marks = {float(m.get_xdata()[0]): m for m in ttft.lines if m.get_marker() == "o"}
+    assert marks[0.5].get_markerfacecolor() == style.look(0).color
+    assert marks[0.9].get_markerfacecolor() == style.PAPER
+    assert texts(tpot) == [" not measured"]
+
+
+def test_the_ledger_leaves_its_remainder_visible() -> None:
+    stack = charts.Stack("fp16", (("weights", 100.0), ("kv_pool", 50.0)), 30.0, 180.0)
+    with style.drawing():
+        axes = charts.ledger([stack]).axes[0]
+    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [
+        (0, 100.0),
+        (100.0, 50.0),
+        (150.0, 30.0),
+    ]
+
+
+def test_a_sweep_leaves_out_what_was_not_measured() -> None:
+    line = charts.SweepLine("fp16", 0, (1, 4, 16), (10.0, None, 30.0), (0.1, 0.2, 0.3), 8.0)
+    with style.drawing():
+        left, right = charts.sweep([line]).axes
+    assert list(left.lines[0].get_xdata()) == [1, 16]
+    assert list(right.lines[0].get_xdata()) == [1, 4, 16]
+    assert list(left.lines[1].get_xdata()) == [8.0, 8.0]
+
+
+@pytest.mark.parametrize("place", range(len(style.LOOKS)))
+def test_every_variant_can_be_told_apart_without_colour(place: int) -> None:
+    mine = style.look(place)
+    others = [one for one in style.LOOKS if one is not mine]
+    assert mine.marker not in {one.marker for one in others}
+    assert mine.hatch not in {one.hatch for one in others}
+    assert mine.dash not in {one.dash for one in others}

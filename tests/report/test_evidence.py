@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.analysis.compare import analyse
+from harness.record import BenchRecord, TrialRecord
+from harness.report import evidence
+from tests import records
+from tests.report.stored import store_run
+
+
+def lines_of(
+    tmp_path: Path, bench: BenchRecord, trials: list[TrialRecord]
+) -> tuple[evidence.TrialLine, ...]:
+    run = store_run(bench, trials, tmp_path / "results")
+    return evidence.trials_of(bench, trials, analyse(bench, trials), run, tmp_path / "reports")
+
+
+def test_a_command_can_be_pasted_into_a_shell() -> None:
+    words = ["kvbench", "bench", "it's $HOME; rm -rf /", "--set", "a=b c"]
+    text = evidence.command_text(words, {"VLLM_X": "1 2"})
+    assert shlex.split(text) == ["VLLM_X=1 2", *words]
+
+
+def test_trials_of_every_fate_are_listed_in_running_order(tmp_path: Path) -> None:
+    bench, made = records.bench(1)
+    trials = [
+        records.failed(made[0], "the server died"),
+        records.skipped(made[1], "no FP8 here"),
+        records.half_written(made[2]),
+    ]
+    lines = lines_of(tmp_path, bench, trials)
+    assert [line.trial_id for line in lines] == list(bench.trial_ids)
+    assert [line.status for line in lines] == ["failed", "skipped", "not finished", "not begun"]
+    assert lines[0].reason == "the server died"
+    assert "ERROR the last line" in lines[0].log_tail
+    assert lines[2].counts == "1 of 50, 1 line torn"
+
+
+def test_requests_with_an_error_are_shown_first_and_the_rest_counted(tmp_path: Path) -> None:
+    bench, made = records.bench(1, workloads=(records.EXERCISE,))
+    last = max(request.index for request in made[0].requests)
+    broken = replace(
+        made[0],
+        requests=tuple(
+            replace(r, error="boom") if r.index == last and r.phase == "measured" else r
+            for r in made[0].requests
+        ),
+    )
+    line = lines_of(tmp_path, bench, [broken, made[1]])[0]
+    assert [request.ended for request in line.requests].count("boom") == 1
+    assert len(line.requests) == evidence.MAX_REQUESTS
+    # 50 measured and 2 warm-up requests, 12 of them shown.
+    assert line.requests_left == 40
+
+
+def test_links_lead_from_the_page_to_the_raw_files(tmp_path: Path) -> None:
+    bench, made = records.bench(1)
+    line = lines_of(tmp_path, bench, list(made))[0]
+    names = [name for name, _ in line.links]
+    assert names == ["run.json", "requests.jsonl", "samples.jsonl", "server.log"]
+    for _, address in line.links:
+        assert (tmp_path / "reports" / address).resolve().is_file()
+
+
+def test_a_link_can_not_break_out_of_its_attribute(tmp_path: Path) -> None:
+    address = evidence.link(tmp_path / 'a"><script>' / "run.json", tmp_path)
+    assert address == "a%22%3E%3Cscript%3E/run.json"
+
+
+@pytest.mark.parametrize(
+    ("dirty", "words"), [(True, "uncommitted"), (False, "clean"), (None, "unknown")]
+)
+def test_the_revision_is_told_with_the_state_of_the_tree(dirty: bool | None, words: str) -> None:
+    facts = evidence.machine(replace(records.CPU_MACHINE, git_dirty=dirty))
+    revision = next(fact.text for fact in facts if fact.name == "Git revision")
+    assert revision.startswith("0123456789abcdef")
+    assert words in revision
+
+
+def test_the_harness_own_time_is_what_servers_and_load_leave() -> None:
+    bench, trials = records.bench(1)
+    timed = replace(bench, wall_s=100.0, server_startup_s=60.0, load_s=30.0, server_stop_s=8.0)
+    facts = evidence.setup(timed, trials, analyse(timed, trials))
+    # 100 − 60 − 30 − 8 = 2 s, which is 2 % of 100 s.
+    assert "kvbench itself 2.00 s (2.0 %)" in next(f.text for f in facts if f.name == "Time")
+
+
+def test_pools_tell_prediction_grant_and_error() -> None:
+    bench, trials = records.bench(1)
+    pool = evidence.pools(analyse(bench, trials))[1]
+    assert (pool.variant, pool.predicted, pool.granted, pool.error) == (
+        "fp8",
+        "10,240",
+        "10,240",
+        "none",
+    )

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from harness.analysis.compare import analyse
+from harness.record import BenchRecord, TrialRecord
+from harness.report import gallery
+from harness.report.charts import Chart
+from harness.report.gallery import Plate
+from tests import records
+
+
+def plates_of(folder: Path, made: tuple[BenchRecord, tuple[TrialRecord, ...]]) -> dict[str, Plate]:
+    bench, trials = made
+    return {
+        plate.picture.name: plate
+        for plate in gallery.plates(analyse(bench, trials), trials, folder)
+    }
+
+
+def charts_of(made: tuple[BenchRecord, tuple[TrialRecord, ...]]) -> list[tuple[str, Chart]]:
+    """The charts that a run gets, not drawn."""
+    bench, trials = made
+    return [(chart.name, chart) for chart in gallery.charts_of(analyse(bench, trials), trials)]
+
+
+def test_each_chart_states_its_finding_and_how_to_read_it(tmp_path: Path) -> None:
+    plates = plates_of(tmp_path, records.bench())
+    titles = {name: plate.picture.title for name, plate in plates.items()}
+    assert titles["kv-memory"] == (
+        "Both variants get exactly the KV capacity that theory predicts, to the block"
+    )
+    assert titles["output-throughput"].startswith("kv-bound: fp8's output throughput is 1.2")
+    assert "TTFT p50 is 0.05" in titles["latency"]
+    for plate in plates.values():
+        assert "better" in plate.caption or "hold more tokens" in plate.caption
+        assert "fp16" in plate.alt
+        assert plate.picture.png.is_file()
+        assert plate.picture.svg.is_file()
+
+
+def test_without_intervals_a_title_claims_no_difference() -> None:
+    titles = {name: chart.title for name, chart in charts_of(records.bench(1))}
+    assert titles["output-throughput"] == "Output throughput, observed without intervals"
+
+
+def test_a_ledger_of_a_single_known_use_is_not_drawn() -> None:
+    assert "memory-ledger" not in dict(charts_of(records.bench(1)))
+
+
+def test_loads_that_differ_in_concurrency_alone_become_a_sweep() -> None:
+    small = {**records.EXERCISE, "name": None, "num_prompts": 6}
+    levels = tuple({**small, "concurrency": level} for level in (1, 2, 4))
+    names = dict(charts_of(records.bench(1, workloads=levels)))
+    assert "512+16 tokens" in names["sweep-1"].title
+    assert "at 1, " in names["sweep-1"].alt
+    assert "sweep-1" not in dict(charts_of(records.bench(1, workloads=levels[:2])))
+
+
+def test_an_invalid_figure_is_drawn_as_withheld() -> None:
+    bench, trials = records.bench(1)
+    lost = tuple(
+        replace(t, requests=tuple(replace(r, error="x", finished_s=None) for r in t.requests))
+        if t.run.trial.variant == "fp8"
+        else t
+        for t in trials
+    )
+    made = dict(charts_of((bench, lost)))
+    assert "fp8 withheld: judged invalid" in made["output-throughput"].alt
+
+
+def test_a_run_with_nothing_measured_gets_no_chart(tmp_path: Path) -> None:
+    bench, trials = records.bench(1)
+    assert plates_of(tmp_path, (bench, tuple(records.skipped(t, "no") for t in trials))) == {}

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from harness.report.build import build_report
+from tests import records
+from tests.report.stored import store_run
+
+SCRIPT = "<script>alert(1)</script>"
+IMAGE = '<img src=x onerror="alert(2)">'
+
+
+class Page(HTMLParser):
+    """The elements of a page with their attributes, and its visible text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.source = path.read_text(encoding="utf-8")
+        self.feed(self.source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def values(self, attribute: str) -> list[str]:
+        return [value for _, a in self.elements if (value := a.get(attribute)) is not None]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    root = tmp_path_factory.mktemp("plain")
+    run = store_run(*records.bench(), root / "results")
+    return Page(build_report(run, reports_root=root / "reports").html)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    root = tmp_path_factory.mktemp("hostile")
+    bench, trials = records.bench(1, name=SCRIPT, variants=("fp16", SCRIPT))
+    evil = [
+        replace(
+            trial,
+            run=replace(trial.run, reason=IMAGE),
+            requests=tuple(replace(r, text=IMAGE, finish_reason=SCRIPT) for r in trial.requests),
+        )
+        for trial in trials
+    ]
+    bench = replace(
+        bench,
+        command=("kvbench", "bench", SCRIPT),
+        skipped={IMAGE: SCRIPT},
+        scenario={**bench.scenario, "question": SCRIPT, "model": IMAGE},
+        environment=replace(bench.environment, cpu=IMAGE, git_revision=SCRIPT),
+    )
+    run = store_run(bench, evil, root / "results")
+    return Page(build_report(run, reports_root=root / "reports").html)
+
+
+def test_the_page_opens_with_the_answer_before_any_table(page: Page) -> None:
+    assert page.text.index("fp8 holds 2.00×") < page.source.index("<table")
+    assert page.text.index("CPU profile") < page.text.index("fp8 holds")
+
+
+def test_the_page_loads_nothing_and_runs_nothing(page: Page) -> None:
+    assert not {"script", "img", "iframe", "object", "embed"} & {tag for tag, _ in page.elements}
+    assert not page.values("src")
+    assert [a["href"] for a in page.all("link")] == ["data:,"]
+    assert not re.search(r"url\((?!#)|@import", page.source)
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+    policy = next(a for a in page.all("meta") if a.get("http-equiv"))
+    assert "default-src 'none'" in (policy["content"] or "")
+
+
+def test_text_from_users_and_servers_is_shown_as_text(hostile: Page) -> None:
+    tags = {tag for tag, _ in hostile.elements}
+    assert not {"script", "img"} & tags
+    assert not any(
+        name.startswith("on") for _, attributes in hostile.elements for name in attributes
+    )
+    assert hostile.text.count(SCRIPT) >= 5
+    assert hostile.text.count(IMAGE) >= 4
+    assert SCRIPT not in hostile.source
+
+
+def test_every_table_has_a_caption_and_every_header_cell_a_scope(page: Page) -> None:
+    assert len(page.all("caption")) == len(page.all("table")) > 4
+    assert all(header.get("scope") in ("row", "col") for header in page.all("th"))
+
+
+def test_every_chart_has_a_text_in_its_place(page: Page) -> None:
+    charts = [a for a in page.all("div") if a.get("role") == "img"]
+    assert len(charts) == len(page.all("svg")) == len(page.all("figure")) >= 5
+    assert all(len(chart.get("aria-label") or "") > 20 for chart in charts)
+
+
+def test_ids_are_unique_and_every_inner_link_leads_somewhere(page: Page) -> None:
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
+    inner = [a["href"] or "" for a in page.all("a") if (a["href"] or "").startswith("#")]
+    assert inner
+    assert {link[1:] for link in inner} <= set(ids)
+
+
+def test_headings_go_down_one_level_at_a_time(page: Page) -> None:
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(later - earlier <= 1 for earlier, later in pairwise(levels))
+
+
+def test_the_page_defines_its_terms_and_says_what_is_not_covered(page: Page) -> None:
+    for term in ("TTFT", "TPOT", "ITL", "E2EL", "KV in use", "preemption", "send lag", "goodput"):
+        assert term in page.text
+    assert "What is not covered" in page.text
+    assert "Answer quality" in page.text
+
+
+def test_the_page_tells_how_to_reproduce_it(page: Page) -> None:
+    assert f"git checkout {records.CPU_MACHINE.git_revision}" in page.text
+    assert "kvbench bench fp8_vs_fp16 --profile cpu" in page.text
+    assert "kvbench report " in page.text
+    assert "--kv-cache-dtype fp8" in page.text
+
+
+def test_every_verdict_is_told_with_its_reason(page: Page) -> None:
+    assert "3 preemptions: the pool was too small for the load" in page.text
+
+
+def test_the_page_of_an_ordinary_run_is_small(page: Page) -> None:
+    assert len(page.source.encode()) < 5_000_000

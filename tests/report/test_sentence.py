@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.analysis.compare import analyse
+from harness.report.sentence import Answer, answer
+from tests import records
+
+
+def answer_of(repeats: int = 3, **kwargs: object) -> Answer:
+    return answer(analyse(*records.bench(repeats, **kwargs)))  # type: ignore[arg-type]
+
+
+def told(found: Answer) -> str:
+    return " ".join([found.lead, *map(str, found.points), *found.limits])
+
+
+def test_the_lead_gives_capacity_with_its_budget_and_what_theory_said() -> None:
+    # 40 blocks × 128 tokens × 23,040 B = 117,964,800 B = 112.5 MiB; fp8 halves the bytes.
+    assert answer_of().lead == (
+        "In the same 112.50 MiB of KV memory, fp8 holds 2.00× the KV tokens of fp16 "
+        "(5,120 → 10,240 tokens, exactly as predicted)."
+    )
+
+
+def test_a_difference_is_told_with_its_interval_and_the_load_that_shows_most_comes_first() -> None:
+    points = answer_of().points
+    assert points[0].about == "kv-bound"
+    assert "a KV pool runs full" in points[0].text
+    assert "output throughput improves to 1.2" in points[0].text
+    assert "[" in points[0].text
+
+
+def test_no_difference_shown_is_told_as_a_result() -> None:
+    point = answer_of().points[1]
+    assert point.about == "exercise"
+    assert "output throughput shows no difference" in point.text
+    assert "improves" not in point.text
+
+
+def test_a_single_repeat_is_an_observation_and_claims_nothing() -> None:
+    found = answer_of(repeats=1)
+    assert "an observation without an interval" in told(found)
+    assert "improves" not in told(found)
+    assert "worsens" not in told(found)
+    assert any("Three or more are needed" in limit for limit in found.limits)
+
+
+def test_an_invalid_figure_is_withheld_with_the_reason() -> None:
+    bench, trials = records.bench()
+    lost = [
+        replace(
+            trial,
+            requests=tuple(replace(r, error="reset", finished_s=None) for r in trial.requests),
+        )
+        if trial.run.trial.variant == "fp8"
+        else trial
+        for trial in trials
+    ]
+    found = answer(analyse(bench, lost))
+    assert "output throughput is withheld: " in found.points[0].text
+    assert "improves" not in told(found)
+
+
+def test_the_cpu_profile_is_said_and_the_cuda_profile_is_not_called_cpu() -> None:
+    assert any(limit.startswith("CPU profile") for limit in answer_of().limits)
+    on_gpu = answer_of(environment=records.GPU_MACHINE)
+    assert not any("CPU profile" in limit for limit in on_gpu.limits)
+
+
+def test_quality_is_said_to_be_unmeasured() -> None:
+    assert any("quality was not measured" in limit for limit in answer_of().limits)
+
+
+def test_a_run_in_which_nothing_was_measured_says_why() -> None:
+    bench, trials = records.bench(1)
+    nothing = [records.skipped(trial, "FP8 is not supported here") for trial in trials]
+    found = answer(analyse(bench, nothing))
+    assert found.lead == "Nothing was measured: FP8 is not supported here."
+    assert found.points == ()
+
+
+def test_one_variant_alone_is_compared_with_nothing() -> None:
+    found = answer_of(variants=("fp16",))
+    assert "nothing to compare it with" in found.lead
+    assert found.points[0].text.endswith("tok/s of output.")
+
+
+def test_several_variants_get_one_line_each() -> None:
+    found = answer_of(variants=("fp16", "fp8", "fp8_e5m2"))
+    assert found.lead.startswith("2 variants were measured against fp16")
+    assert [point.about for point in found.points] == ["fp8", "fp8_e5m2"]
+
+
+def test_trials_that_do_not_count_are_counted() -> None:
+    bench, trials = records.bench()
+    broken = [records.failed(trials[0], "out of memory"), *trials[1:-1]]
+    limits = answer(analyse(replace(bench, skipped={"nvfp4": "needs a GPU"}), broken)).limits
+    assert any("10 measured to the end, 1 failed, 1 not finished" in limit for limit in limits)
+    assert "nvfp4 was skipped: needs a GPU." in limits
+
+
+def test_a_pool_that_is_off_the_prediction_is_not_called_exact() -> None:
+    bench, trials = records.bench()
+    off = []
+    for trial in trials:
+        server = trial.run.server
+        assert server is not None
+        blocks = (server.granted.num_gpu_blocks or 0) - 4
+        granted = replace(
+            server.granted, num_gpu_blocks=blocks, kv_cache_tokens=blocks * records.BLOCK
+        )
+        off.append(replace(trial, run=replace(trial.run, server=replace(server, granted=granted))))
+    # 76 of 80 predicted blocks are 5 % less.
+    assert "5.0 % less than predicted" in answer(analyse(bench, off)).lead

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.analysis.compare import analyse
+from harness.record import EngineSample
+from harness.report import timeline
+from tests import records
+
+
+def test_time_begins_with_the_load_and_warm_up_is_left_out() -> None:
+    trial = records.trial()
+    start = trial.run.load_start_s
+    assert start is not None
+    line = timeline._timeline(trial, None, {"fp16": 0})
+    assert min(line.times_s) >= 0
+    assert len(line.times_s) < len(trial.engine_samples)
+
+
+def test_the_usable_pool_is_one_block_short_of_the_granted_one() -> None:
+    line = timeline._timeline(records.trial(), None, {"fp16": 0})
+    # 40 blocks, one of them the null block: 39 × 128 = 4,992 tokens.
+    assert (line.pool, line.in_tokens) == (4992.0, True)
+
+
+def test_a_pool_of_unknown_size_is_drawn_as_a_share() -> None:
+    trial = records.trial()
+    unknown = replace(trial, run=replace(trial.run, server=None))
+    line = timeline._timeline(unknown, None, {"fp16": 0})
+    assert (line.pool, line.in_tokens) == (1.0, False)
+    assert max(line.kv_used) <= 1.0
+
+
+def test_thinning_keeps_the_fullest_moment() -> None:
+    samples = [EngineSample(t_s=float(t), kv_cache_usage=0.1) for t in range(5000)]
+    samples[3333] = EngineSample(t_s=3333.0, kv_cache_usage=0.97)
+    kept = timeline._thin(samples)
+    assert len(kept) <= timeline.MAX_MOMENTS
+    assert max(sample.kv_cache_usage or 0 for sample in kept) == 0.97
+    assert [sample.t_s for sample in kept] == sorted(sample.t_s for sample in kept)
+
+
+def test_preemptions_are_marked_where_the_counter_grew_during_the_load() -> None:
+    trial = records.trial("fp16", records.KV_BOUND)
+    line = timeline._timeline(trial, None, {"fp16": 0})
+    assert len(line.preempted_at_s) == 3
+    assert all(moment > 0 for moment in line.preempted_at_s)
+
+
+def test_each_workload_gets_a_chart_whose_title_tells_the_peaks() -> None:
+    bench, trials = records.bench(1)
+    made = list(timeline.charts_over_time(analyse(bench, trials), trials, {"fp16": 0, "fp8": 1}))
+    assert [chart.name for chart in made] == ["kv-over-time-1", "kv-over-time-2"]
+    assert made[1].title.startswith("kv-bound: KV use peaks at 100 % with fp16 (preempting), 9")
+    assert "requests run" in made[1].alt
+
+
+def test_a_trial_that_never_finished_is_not_drawn() -> None:
+    bench, trials = records.bench(1)
+    broken = [records.half_written(trial) for trial in trials]
+    assert not list(timeline.charts_over_time(analyse(bench, broken), broken, {}))
