@@ -134,7 +134,7 @@ class ServerFacts:
 
     ``command`` and ``env`` are what we set ourselves; nothing of the surrounding environment,
     so no secret is in them. ``device_before``/``loaded_*`` are read before start and once
-    healthy.
+    healthy. RSS counts a page that several processes share once for each, PSS once in all.
     """
 
     url: str
@@ -151,6 +151,7 @@ class ServerFacts:
     device_used_before_bytes: Bytes | None = None
     device_used_loaded_bytes: Bytes | None = None
     rss_loaded_bytes: Bytes | None = None
+    pss_loaded_bytes: Bytes | None = None
     log_warnings: tuple[str, ...] = ()
     log_kv_lines: tuple[str, ...] = ()
 
@@ -228,6 +229,7 @@ class Run:
     load_end_s: Seconds | None = None
     sampler_cpu_share: Fraction | None = None
     sampler_interval_s: Seconds | None = None
+    sampler_problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

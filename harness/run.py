@@ -37,6 +37,8 @@ from harness.telemetry.source import Source
 #: Gets the load's progress and the latest reading of the KV gauge (0–1, None if unknown).
 ProgressSink = Callable[[LoadProgress, float | None], None]
 
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -52,14 +54,19 @@ class Endpoint:
     death: Callable[[], str | None]
 
 
-def sources_for(endpoint: Endpoint, environment: Environment) -> list[Source]:
-    """What can be sampled here: the engine always, our own process tree, NVIDIA devices."""
+def sources_for(
+    endpoint: Endpoint, environment: Environment, visible_devices: str | None = None
+) -> list[Source]:
+    """What can be sampled here: the engine always, our own process tree, NVIDIA devices.
+
+    ``visible_devices`` is the server's own ``CUDA_VISIBLE_DEVICES``, if it was given one.
+    """
     sources: list[Source] = [EngineSource(endpoint.root_url)]
     pid = endpoint.pid
     if pid is not None:
         sources.append(ProcessSource(pid))
         if environment.gpus:
-            sources.append(NvmlSource.open(lambda: tree_pids(pid)))
+            sources.append(NvmlSource.open(lambda: tree_pids(pid), visible=visible_devices))
     return sources
 
 
@@ -91,7 +98,7 @@ def run_trial(
         server=server,
         zero_unix_s=time.time(),
     )
-    sources = sources_for(endpoint, environment)
+    sources = sources_for(endpoint, environment, server.env.get(VISIBLE_DEVICES))
     try:
         with TrialFolder(run_folder, started) as folder:
             _link_log(endpoint.log_path, folder.path / LOG_FILE)
@@ -153,6 +160,10 @@ def _measure(
         load_end_s=outcome.load_end_s,
         sampler_cpu_share=sampler.cpu_share,
         sampler_interval_s=sampler.interval_s,
+        sampler_problems=tuple(
+            f"{problem.source}: {problem.count} readings failed; first: {problem.first_message}"
+            for problem in sampler.problems
+        ),
     )
 
 

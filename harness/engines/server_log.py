@@ -27,7 +27,8 @@ _STAGES: tuple[tuple[str, str], ...] = (
 _BACKEND = re.compile(r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]+)(?: attention)? backend")
 _KV_LINE = re.compile(
     r"KV cache size|Available KV cache memory|Maximum concurrency|for KV cache on node"
-    r"|Model loading took|GPU KV cache|block size to"
+    r"|Model loading took|GPU KV cache|block size to|Graph capturing finished"
+    r"|GiB for consumed memory|non-torch memory|peak activation"
 )
 _OWN_CORES = re.compile(r"local_rank=(\d+), core ids=\[([\d, ]*)\]")
 _RESERVED_CORES = re.compile(r"reserved_cpus=\[([\d, ]*)\]")

@@ -12,7 +12,7 @@ from harness.record import GrantedKv, ServerFacts, TrialFacts
 from harness.scenario import Scenario, Trial
 from harness.specs.fields import merge_overrides
 from harness.telemetry.engine import read_granted
-from harness.telemetry.process import tree_rss_bytes
+from harness.telemetry.process import tree_pss_bytes, tree_rss_bytes
 from harness.units import Bytes
 
 _LOG_BYTES = 4 << 20
@@ -72,6 +72,7 @@ def server_facts(
         device_used_before_bytes=used_before,
         device_used_loaded_bytes=used_loaded,
         rss_loaded_bytes=tree_rss_bytes(server.pid) if server.pid is not None else None,
+        pss_loaded_bytes=tree_pss_bytes(server.pid) if server.pid is not None else None,
         log_warnings=server_log.warnings(log),
         log_kv_lines=server_log.kv_lines(log),
     )

@@ -39,7 +39,7 @@ from harness.execute.facts import effective_config, read_log, server_facts, tria
 from harness.execute.progress import Progress
 from harness.load import Target
 from harness.record import SCHEMA_VERSION, BenchRecord, Environment, ServerFacts
-from harness.run import Endpoint, run_trial, seal_unplayed
+from harness.run import VISIBLE_DEVICES, Endpoint, run_trial, seal_unplayed
 from harness.scenario import Scenario, Trial, expand, launch_groups, slugify
 from harness.specs.model import ModelSpec, model_spec
 from harness.store import (
@@ -225,7 +225,7 @@ def _run_launched(bench: _Bench, group: Sequence[Trial], first: int, trials: int
     try:
         extra = _pool_flags(bench, trial)
         spec = _spec(bench, trial, extra)
-        used_before = _device_used(bench)
+        used_before = _device_used(bench, trial)
         if bench.clean_used_bytes is None:
             bench.clean_used_bytes = used_before
         server = vllm.Server.launch(
@@ -244,7 +244,7 @@ def _run_launched(bench: _Bench, group: Sequence[Trial], first: int, trials: int
             server,
             engine_version=machine.engine_version(),
             used_before=used_before,
-            used_loaded=_device_used(bench),
+            used_loaded=_device_used(bench, trial),
         )
         bench.progress.healthy(server.startup_s or 0.0, facts.granted)
         _note_grant(bench, trial, facts)
@@ -261,7 +261,7 @@ def _run_launched(bench: _Bench, group: Sequence[Trial], first: int, trials: int
             _play_all(bench, group, first, trials, facts, endpoint, extra)
     finally:
         bench.progress.stopping()
-        bench.stop_s += server.stop() + _await_memory(bench)
+        bench.stop_s += server.stop() + _await_memory(bench, trial)
 
 
 def _pool_flags(bench: _Bench, trial: Trial) -> dict[str, Any]:
@@ -404,17 +404,20 @@ def _give_up(
         bench.progress.unplayed(trial, run.status, reason)
 
 
-def _device_used(bench: _Bench) -> Bytes | None:
-    return nvml.device_used_bytes() if bench.environment.gpus else None
+def _device_used(bench: _Bench, trial: Trial) -> Bytes | None:
+    """Bytes in use on the devices that the trial's server sees; None without a GPU."""
+    if not bench.environment.gpus:
+        return None
+    return nvml.device_used_bytes(visible=trial.env.get(VISIBLE_DEVICES))
 
 
-def _await_memory(bench: _Bench) -> Seconds:
+def _await_memory(bench: _Bench, trial: Trial) -> Seconds:
     """Wait until the GPUs hold no more than before the first start; says so if they do not."""
     if not bench.environment.gpus:
         return 0.0
     began = time.monotonic()
     while True:
-        used = nvml.device_used_bytes()
+        used = _device_used(bench, trial)
         waited_s = time.monotonic() - began
         limit = (bench.clean_used_bytes or 0) + _CLEAN_TOLERANCE_BYTES
         if used is None or used <= limit:

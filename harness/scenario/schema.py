@@ -175,7 +175,7 @@ def check_flags(flags: Flags) -> Flags:
             raise ValueError(f"{name!r} can't be set in a scenario: {RESERVED_FLAGS[flag]}")
         if "-" in name or name.startswith("_") or not _FLAG_NAME.fullmatch(name):
             raise ValueError(
-                f"{name!r} is no vLLM flag in snake case (write kv_cache_dtype for --kv-cache-dtype)"
+                f"{name!r} is no vLLM flag in snake case (--kv-cache-dtype is kv_cache_dtype)"
             )
     return flags
 
