@@ -151,6 +151,7 @@ class ServerFacts:
     device_used_before_bytes: Bytes | None = None
     device_used_loaded_bytes: Bytes | None = None
     rss_loaded_bytes: Bytes | None = None
+    pss_before_weights_bytes: Bytes | None = None
     pss_loaded_bytes: Bytes | None = None
     log_warnings: tuple[str, ...] = ()
     log_kv_lines: tuple[str, ...] = ()

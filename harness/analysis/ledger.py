@@ -2,9 +2,13 @@
 
 Method: a ledger has four lines (weights, KV pool, activation and graphs, other). Each is taken as
 the engine reported it, from its log and ``cache_config_info``, or as predicted where the engine is
-silent. What the meter saw (NVML's device memory, else the resident set of the process tree) after
-loading, less what was there before, must equal their sum; the remainder is shown and above 5 % the
-ledger is suspect. A line that nobody states falls into the remainder, and the verdict names it.
+silent. What the meter saw after loading, less what was there before, must equal their sum; the
+remainder is shown and above 5 % the ledger is suspect. A line that nobody states falls into the
+remainder, and the verdict names it.
+
+The meter is NVML's device memory (before: ahead of the start) or, without a GPU, the process
+tree's PSS (before: when it began to load the weights, so interpreters and libraries are left out);
+old records that lack both have its RSS.
 
 Log figures are per GPU, printed to 0.01 GiB; they are multiplied by the number of GPUs (tensor ×
 pipeline parallel), as the meter adds up all of them. ``peak activation`` in vLLM's log already
@@ -98,7 +102,7 @@ def _scaled(amount: Bytes | None, count: int) -> Bytes | None:
     return None if amount is None else amount * count
 
 
-Meter = Literal["nvml", "rss"]
+Meter = Literal["nvml", "pss", "rss"]
 
 
 def _seen(
@@ -108,10 +112,19 @@ def _seen(
     if server.device_used_loaded_bytes is not None:
         before = server.device_used_before_bytes
         return "nvml", before, server.device_used_loaded_bytes, summary.gpu_used_peak_bytes
+    if server.pss_loaded_bytes is not None and server.pss_before_weights_bytes is not None:
+        grown = _grown(summary.rss_peak_bytes, server.rss_loaded_bytes)
+        peak = None if grown is None else server.pss_loaded_bytes + grown
+        return "pss", server.pss_before_weights_bytes, server.pss_loaded_bytes, peak
     if server.rss_loaded_bytes is not None:
         # The processes did not exist before they were started: nothing was resident.
         return "rss", 0, server.rss_loaded_bytes, summary.rss_peak_bytes
     return None, None, None, None
+
+
+def _grown(peak: Bytes | None, loaded: Bytes | None) -> Bytes | None:
+    """What the tree took under load; its RSS counts shared pages twice, but their growth is nil."""
+    return None if peak is None or loaded is None else max(0, peak - loaded)
 
 
 def _best(line: LedgerLine) -> Bytes | None:

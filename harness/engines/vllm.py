@@ -27,7 +27,8 @@ from harness.engines import guard, server_log
 from harness.errors import EngineMissing, ServerStartError
 from harness.scenario import server_command_flags
 from harness.store import read_text_tail
-from harness.units import Seconds
+from harness.telemetry.process import tree_pss_bytes
+from harness.units import Bytes, Seconds
 
 #: The package that the scenarios are written and tested for.
 PINNED_VERSION = "0.32.0"
@@ -119,6 +120,9 @@ class Server:
         self.port = free_port()
         self.command = server_command(spec, self.port)
         self.startup_s: Seconds | None = None
+        #: Memory of the process tree when it began to load the weights: interpreters and
+        #: libraries, which the memory ledger must not charge to the model.
+        self.pss_before_weights_bytes: Bytes | None = None
         self.pid: int | None = None
         self.exit_code: int | None = None
         self._began = time.monotonic()
@@ -214,15 +218,18 @@ class Server:
                 self.startup_s = elapsed_s
                 return
             if elapsed_s > timeout_s:
-                stage = server_log.stage(self.log())
                 self.stop()
                 raise ServerStartError(
-                    f"the server was not healthy after {timeout_s:.0f} s (it was {stage})",
+                    f"the server was not healthy after {timeout_s:.0f} s "
+                    f"(last seen: {server_log.stage(self.log())})",
                     where=str(self.log_path),
                     next_move="raise timeouts.startup_s if it only needs longer",
                     evidence="\n".join(self.log().splitlines()[-10:]),
                 )
-            on_stage(server_log.stage(self.log()), elapsed_s)
+            stage = server_log.stage(self.log())
+            if stage == server_log.LOADING and self.pss_before_weights_bytes is None:
+                self.pss_before_weights_bytes = tree_pss_bytes(self.pid) if self.pid else None
+            on_stage(stage, elapsed_s)
             time.sleep(POLL_S)
 
     def _healthy(self) -> bool:

@@ -72,6 +72,7 @@ def server_facts(
         device_used_before_bytes=used_before,
         device_used_loaded_bytes=used_loaded,
         rss_loaded_bytes=tree_rss_bytes(server.pid) if server.pid is not None else None,
+        pss_before_weights_bytes=server.pss_before_weights_bytes,
         pss_loaded_bytes=tree_pss_bytes(server.pid) if server.pid is not None else None,
         log_warnings=server_log.warnings(log),
         log_kv_lines=server_log.kv_lines(log),
