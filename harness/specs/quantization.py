@@ -7,8 +7,10 @@ Source: vLLM 0.32.0, ``utils/torch_utils.py`` (``get_kv_cache_quant_algo_string`
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from harness.errors import UnsupportedModel
 from harness.specs.fields import Fields
 
 _MODELOPT_KV = {"fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
@@ -60,3 +62,61 @@ def _algorithm(found: object) -> str:
     if bits == 4:
         return "nvfp4"
     return "fp8" if bits == 8 and static else ""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightBits:
+    """Bits of one weight of a quantised linear layer, its scales included."""
+
+    bits: float
+    only_experts: bool = False
+
+
+#: Bits per weight of formats whose layout is fixed by their name: data plus scales.
+_FIXED_BITS = {
+    "fp8": 8 + 32 / (128 * 128),
+    "fbgemm_fp8": 8.0,
+    "modelopt": 8.0,
+    "modelopt_fp4": 4 + 8 / 16,
+    "mxfp4": 4 + 8 / 32,
+    "bitsandbytes": 4 + 32 / 64,
+    "torchao": 8.0,
+}
+
+
+def weight_bits(fields: Fields) -> WeightBits | None:
+    """How a checkpoint stores its linear layers; None for plain weights.
+
+    Raises:
+        UnsupportedModel: a method whose bits can't be read from the config.
+    """
+    section = quantization(fields)
+    if section is None:
+        return None
+    method = str(section.get("quant_method", "")).lower().replace("_", "-")
+    if method == "mxfp4":
+        return WeightBits(_FIXED_BITS["mxfp4"], only_experts=True)
+    if method == "bitsandbytes" and section.get("load_in_8bit"):
+        return WeightBits(8.0)
+    if (fixed := _FIXED_BITS.get(method.replace("-", "_"))) is not None:
+        return WeightBits(fixed)
+    if method in ("awq", "gptq", "auto-round", "awq-marlin", "gptq-marlin"):
+        return WeightBits(_grouped(section.get("bits", 4), section.get("group_size", 128), 4))
+    if method == "compressed-tensors":
+        return _compressed(section, fields)
+    raise UnsupportedModel(f"weights quantised by {method!r} are not modelled", where=fields.name)
+
+
+def _grouped(bits: object, group: object, zero_bits: int) -> float:
+    width = float(bits) if isinstance(bits, int | float) else 4.0
+    size = group if isinstance(group, int) and group > 0 else 0
+    return width + ((16 + zero_bits) / size if size else 0.0)
+
+
+def _compressed(section: Mapping[str, Any], fields: Fields) -> WeightBits:
+    groups = section.get("config_groups")
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        weights = group.get("weights") if isinstance(group, Mapping) else None
+        if isinstance(weights, Mapping):
+            return WeightBits(_grouped(weights.get("num_bits"), weights.get("group_size"), 0))
+    raise UnsupportedModel("config_groups of compressed-tensors name no weights", where=fields.name)
