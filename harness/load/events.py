@@ -37,12 +37,14 @@ class EventSplitter:
             data = self._normalized(data)
         parts = (self._tail + data).split(b"\n\n")
         self._tail = parts.pop()
-        # By far the most events are a single data line.
-        return [
-            part[6:] if part.startswith(b"data: ") and b"\n" not in part else payload
-            for part in parts
-            if (payload := _payload(part)) is not None
-        ]
+        payloads = []
+        for part in parts:
+            # By far the most events are a single data line.
+            if part.startswith(b"data: ") and b"\n" not in part:
+                payloads.append(part[6:])
+            elif (payload := _payload(part)) is not None:
+                payloads.append(payload)
+        return payloads
 
     def _normalized(self, data: bytes) -> bytes:
         """Turn CR LF and lone CR into LF; the two may be split between reads."""
@@ -60,7 +62,7 @@ def _payload(event: bytes) -> bytes | None:
     return b"\n".join(lines) if lines else None
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     text: str | None = None
     finish_reason: str | None = None
 
@@ -75,7 +77,7 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _PromptDetails | None = None
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: Any = None
@@ -129,7 +131,11 @@ class Answer:
                 event = self._decode_leniently(payload)
             if event.choices:
                 self.chunk_times_s.append(t_s)
-                self._take_choice(event.choices[0])
+                choice = event.choices[0]
+                if choice.text:
+                    self._texts.append(choice.text)
+                if choice.finish_reason is not None:
+                    self.finish_reason = choice.finish_reason
             if event.usage is not None:
                 self._take_usage(event.usage)
             if event.error is not None or event.object == "error":
@@ -149,12 +155,6 @@ class Answer:
             return None
         # Two halves of a surrogate pair may have come in two events.
         return "".join(self._texts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-    def _take_choice(self, choice: _Choice) -> None:
-        if choice.text:
-            self._texts.append(choice.text)
-        if choice.finish_reason is not None:
-            self.finish_reason = choice.finish_reason
 
     def _take_usage(self, usage: _Usage) -> None:
         self.prompt_tokens = usage.prompt_tokens

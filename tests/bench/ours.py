@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import sys
 from typing import Any
 
+from harness.analysis.latency import pooled_itl, tpot, ttft
 from harness.clock import Clock
 from harness.load import Target, play
 from harness.record import ClientSample, PlannedRequest, RequestRecord
@@ -77,13 +77,10 @@ def measure(
     return {
         "output_throughput": tokens / duration_s,
         "request_throughput": len(measured) / duration_s,
-        "ttfts": [(r.first_chunk_s or 0.0) - r.sent_s for r in measured],
-        "itls": [[b - a for a, b in itertools.pairwise(r.chunk_times_s)] for r in measured],
-        "send_lags": [r.sent_s - r.planned_send_s for r in measured],
-        "tpots": [
-            ((r.last_chunk_s or 0.0) - (r.first_chunk_s or 0.0)) / ((r.output_tokens or 0) - 1)
-            for r in measured
-        ],
+        "ttfts": [ttft(record) for record in measured],
+        "tpots": [tpot(record) for record in measured],
+        "itls": [pooled_itl([record]).tolist() for record in measured],
+        "send_lags": [record.sent_s - record.planned_send_s for record in measured],
         "total_input_tokens": sum(record.prompt_tokens or 0 for record in measured),
         "loop_lag_s": max((sample.loop_lag_s or 0.0 for sample in during), default=None),
         "cpu_share": max((sample.cpu_share or 0.0 for sample in during), default=None),

@@ -54,7 +54,7 @@ def vllm_bench_serve(
 
 
 def run_pinned(command: list[str], cpu: int | None) -> str:
-    """Run a command from the root of the project, on one core if one is named; return its stdout."""
+    """Run a command from the root of the project, on one core if one is named; return stdout."""
     prefix = ["taskset", "--cpu-list", str(cpu)] if cpu is not None else []
     done = subprocess.run([*prefix, *command], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:

@@ -66,6 +66,12 @@ class Behaviour:
         instant = self.ttft_s == 0 and self.itl_s == 0 and self.events_per_write == 0
         return instant and not self.fail and not self.split_bytes
 
+    @property
+    def plain(self) -> bool:
+        """Whether every event is written on its own, whole, on a schedule, to the end."""
+        odd = self.fail or self.split_bytes or self.events_per_write or not self.done
+        return bool(self.itl_s) and not odd and bool(self.usage)
+
 
 def parse_options(text: str, default: Behaviour) -> Behaviour:
     """Lay ``key=value,key=value`` over the defaults; an unknown key is a ValueError."""
