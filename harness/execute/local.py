@@ -24,8 +24,8 @@ from harness.errors import (
     EngineMissing,
     InputError,
     KvbenchError,
+    ModelConfigError,
     ServerStartError,
-    UnsupportedModel,
 )
 from harness.execute.budget import (
     FLAG,
@@ -292,7 +292,7 @@ def _spec_of(bench: _Bench, trial: Trial) -> ModelSpec | None:
     config = effective_config(bench.model.config if bench.model else None, trial.flags)
     if config is None:
         return None
-    with contextlib.suppress(UnsupportedModel):
+    with contextlib.suppress(ModelConfigError):
         return model_spec(config, name=bench.scenario.model or "model")
     return None
 

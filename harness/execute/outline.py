@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.engines import models, vllm
-from harness.errors import UnsupportedModel
+from harness.errors import ModelConfigError
 from harness.execute.budget import Budget, after_baseline, budget_flags, initial_budget
 from harness.execute.facts import effective_config
 from harness.record import GrantedKv
@@ -97,7 +97,7 @@ def _with_capacity(
     try:
         settings = settings_from_flags({**trial.flags, **extra}, _device(scenario))
         capacity = predict_capacity(spec, settings, pool)
-    except UnsupportedModel as error:
+    except ModelConfigError as error:
         return PlannedTrial(trial, command, None, error.what)
     reason = None if pool is not None else "the pool is what the machine's memory leaves"
     return PlannedTrial(trial, command, capacity, reason)
@@ -111,7 +111,7 @@ def _model(
         return None, "the model's configuration is not known here"
     try:
         return model_spec(config, name=scenario.model or "model"), None
-    except UnsupportedModel as error:
+    except ModelConfigError as error:
         return None, error.what
 
 

@@ -1,0 +1,312 @@
+"""Whole benches against a stand-in: budgets, skips, deaths, resume, interrupts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from harness import store
+from harness.errors import EngineMissing, ScenarioError
+from harness.execute.local import run_scenario
+from harness.execute.progress import Silent
+from harness.record import BenchRecord, TrialRecord
+from harness.scenario import Scenario, Trial, load_scenario
+
+ROOT = Path(__file__).resolve().parents[2]
+LOGS = ROOT / "tests" / "data" / "server_logs"
+CONFIG = (
+    '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 30, '
+    '"num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "hidden_size": 576, '
+    '"vocab_size": 49152, "max_position_embeddings": 8192, "dtype": "bfloat16"}'
+)
+SCENARIO = """\
+schema: 1
+name: demo
+model: {model}
+baseline: fp16
+server: {{max_model_len: 1024, gpu_memory_utilization: 0.3, enable_prefix_caching: false}}
+variants:
+  fp16: {{kv_cache_dtype: auto}}
+  fp8: {{kv_cache_dtype: fp8}}
+kv_budget: {{equal_bytes: 117964800}}
+workloads:
+  - {{context_tokens: 64, output_tokens: 4, num_prompts: 6, concurrency: 2, warmup_requests: 1}}
+repeats: 1
+timeouts: {{startup_s: 30, request_s: 10}}
+profiles: {{cpu: {{}}}}
+"""
+
+
+@dataclass
+class Told(Silent):
+    """Keeps what a bench tells."""
+
+    warnings: list[str] = field(default_factory=list)
+    lost: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def unplayed(self, trial: Trial, status: str, reason: str) -> None:
+        self.lost.append((trial.variant, status, reason))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(CONFIG)
+    return folder
+
+
+def scenario(tmp_path: Path, model: Path, *overrides: str) -> Scenario:
+    path = tmp_path / "demo.yaml"
+    path.write_text(SCENARIO.format(model=model))
+    return load_scenario(path, "cpu", overrides=overrides)
+
+
+def bench(
+    tmp_path: Path, wanted: Scenario, told: Told | None = None, **more: Any
+) -> tuple[BenchRecord, dict[str, list[TrialRecord]]]:
+    folder = run_scenario(
+        wanted, root=tmp_path / "results", command=["test"], progress=told or Told(), **more
+    )
+    record, trials = store.read_bench(folder)
+    by_variant: dict[str, list[TrialRecord]] = {}
+    for trial in trials:
+        by_variant.setdefault(trial.run.trial.variant, []).append(trial)
+    return record, by_variant
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_every_trial_is_measured_and_sealed(tmp_path: Path, model: Path) -> None:
+    record, trials = bench(tmp_path, scenario(tmp_path, model, "repeats=2"))
+    assert record.status == "finished"
+    assert {v: [t.run.status for t in ts] for v, ts in trials.items()} == {
+        "fp16": ["sealed"] * 2,
+        "fp8": ["sealed"] * 2,
+    }
+    one = trials["fp8"][0]
+    assert [r.phase for r in one.requests].count("warmup") == 1
+    assert sum(r.phase == "measured" and r.error is None for r in one.requests) == 6
+    assert one.run.server is not None
+    assert "--kv-cache-memory-bytes" in one.run.server.command
+    assert one.run.server.granted.kv_cache_tokens == 10_240
+    assert one.engine_samples
+    assert one.process_samples
+    folder = tmp_path / "results" / "demo" / record.run_id
+    assert "KV cache size" in (folder / one.run.trial.trial_id / "server.log").read_text()
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_own_time_is_small_and_accounted_for(tmp_path: Path, model: Path) -> None:
+    record, _ = bench(tmp_path, scenario(tmp_path, model))
+    assert record.wall_s is not None
+    parts = (record.server_startup_s, record.load_s, record.server_stop_s)
+    assert all(part is not None and part > 0 for part in parts)
+    assert sum(part or 0 for part in parts) <= record.wall_s
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_without_a_stated_budget_every_variant_gets_what_the_baseline_was_granted(
+    tmp_path: Path, model: Path
+) -> None:
+    record, trials = bench(tmp_path, scenario(tmp_path, model, "kv_budget=equal_bytes"))
+    assert record.kv_budget_bytes == 1 << 30
+    server = trials["fp8"][0].run.server
+    assert server is not None
+    assert server.granted.kv_cache_memory_bytes == 1 << 30
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_equal_tokens_gives_every_variant_the_same_tokens(tmp_path: Path, model: Path) -> None:
+    _, trials = bench(tmp_path, scenario(tmp_path, model, "kv_budget={equal_tokens: 5120}"))
+    granted = {
+        variant: found[0].run.server.granted.kv_cache_tokens
+        for variant, found in trials.items()
+        if found[0].run.server is not None
+    }
+    assert granted == {"fp16": 5120, "fp8": 5120}
+
+
+def test_equal_tokens_of_an_unknown_model_is_refused(
+    tmp_path: Path, model: Path, fake_engine: None
+) -> None:
+    (model / "config.json").unlink()
+    (model / "config.json").write_text('{"model_type": "unheard_of", "architectures": ["X"]}')
+    told = Told()
+    bench(tmp_path, scenario(tmp_path, model, "kv_budget={equal_tokens: 5120}"), told)
+    assert {status for _, status, _ in told.lost} == {"failed"}
+    assert "equal_tokens needs the KV layout" in told.lost[0][2]
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_a_variant_the_engine_refuses_is_skipped_once_and_for_all(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_ENGINE_FP8", f"log:{LOGS / 'unsupported.log'}")
+    record, trials = bench(tmp_path, scenario(tmp_path, model, "repeats=2"))
+    assert [t.run.status for t in trials["fp16"]] == ["sealed", "sealed"]
+    assert [t.run.status for t in trials["fp8"]] == ["skipped", "skipped"]
+    assert "does not take" in record.skipped["fp8"]
+    logs = sorted((tmp_path / "results" / "demo" / record.run_id / "servers").iterdir())
+    assert len([log for log in logs if "fp8" in log.name]) == 1
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_a_server_that_dies_in_a_load_fails_that_trial_and_the_rest_goes_on(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The fourth request of the fp16 server ends it, in the middle of its answer.
+    monkeypatch.setenv("FAKE_ENGINE", "options:fail=exit,fail_after=2,itl_s=0.05")
+    monkeypatch.setenv("FAKE_ENGINE_FP8", "options:itl_s=0")
+    told = Told()
+    _, trials = bench(tmp_path, scenario(tmp_path, model, "workloads.0.warmup_requests=0"), told)
+    dead = trials["fp16"][0]
+    assert dead.run.status == "failed"
+    assert "server" in (dead.run.reason or "")
+    assert all(r.error for r in dead.requests)
+    assert trials["fp8"][0].run.status == "sealed"
+    assert [variant for variant, _, _ in told.lost] == ["fp16"]
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_a_load_in_which_every_request_fails_is_failed(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_ENGINE", "options:fail=http,status=500")
+    _, trials = bench(tmp_path, scenario(tmp_path, model))
+    assert "every request failed" in (trials["fp16"][0].run.reason or "")
+
+
+def test_without_vllm_the_bench_stops_at_once(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
+    bare.chmod(0o755)
+    monkeypatch.setenv("KVBENCH_ENGINE_PYTHON", str(bare))
+    with pytest.raises(EngineMissing, match="not installed"):
+        bench(tmp_path, scenario(tmp_path, model))
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_resume_runs_only_what_is_not_sealed(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = scenario(tmp_path, model)
+    monkeypatch.setenv("FAKE_ENGINE_FP8", f"log:{LOGS / 'too_small.log'}")
+    first, trials = bench(tmp_path, wanted)
+    kept = trials["fp16"][0].run.zero_unix_s
+    assert trials["fp8"][0].run.status == "failed"
+    monkeypatch.delenv("FAKE_ENGINE_FP8")
+    second, trials = bench(tmp_path, wanted, resume=True)
+    assert second.run_id == first.run_id
+    assert trials["fp16"][0].run.zero_unix_s == kept
+    assert trials["fp8"][0].run.status == "sealed"
+    assert (second.wall_s or 0) > (first.wall_s or 0)
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_resume_with_nothing_unfinished_starts_anew_and_says_so(
+    tmp_path: Path, model: Path
+) -> None:
+    wanted = scenario(tmp_path, model)
+    first, _ = bench(tmp_path, wanted)
+    told = Told()
+    second, _ = bench(tmp_path, wanted, told, resume=True)
+    assert second.run_id != first.run_id
+    assert "no unfinished run" in told.warnings[0]
+
+
+INTERRUPTED = textwrap.dedent("""
+    import sys
+    from harness.cli.app import main
+    sys.argv = ["kvbench", "bench", sys.argv[1], "--profile", "cpu", "--out", sys.argv[2],
+                "--reports", sys.argv[2] + "-reports"]
+    main()
+""")
+
+
+@pytest.mark.usefixtures("fake_engine")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_stops_the_server_keeps_the_requests_and_exits_130(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setenv("FAKE_ENGINE", "options:ttft_s=0.3")
+    scenario(tmp_path, model)
+    path = tmp_path / "demo.yaml"
+    path.write_text(path.read_text().replace("num_prompts: 6", "num_prompts: 600"))
+    child = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(path), str(tmp_path / "results")],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        requests = await_requests(tmp_path / "results", 3)
+        servers = [p.pid for p in psutil.Process(child.pid).children(recursive=True)]
+        os.kill(child.pid, number)
+        assert child.wait(timeout=60) == 130
+    assert not [pid for pid in servers if psutil.pid_exists(pid) and alive(pid)]
+    record, trials = store.read_bench(requests.parents[1])
+    assert record.status == "interrupted"
+    assert trials[0].run.status == "failed"
+    assert "interrupted" in (trials[0].run.reason or "")
+    assert len(trials[0].requests) >= 3
+
+
+def alive(pid: int) -> bool:
+    return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def await_requests(root: Path, count: int) -> Path:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for path in root.glob("*/*/*/requests.jsonl"):
+            if len(path.read_bytes().splitlines()) >= count:
+                return path
+        time.sleep(0.05)
+    raise AssertionError("no request was stored in time")
+
+
+def test_an_attached_server_is_measured_without_launching(
+    tmp_path: Path, model: Path, standin: Any
+) -> None:
+    path = tmp_path / "demo.yaml"
+    path.write_text(SCENARIO.format(model=model))
+    wanted = load_scenario(path, "cpu", attach=standin.url())
+    record, trials = bench(tmp_path, wanted)
+    found = trials["attached"][0]
+    assert found.run.status == "sealed"
+    assert found.run.server is not None
+    assert not found.run.server.launched
+    assert found.run.server.command == ()
+    assert record.kv_budget_bytes is None
+
+
+def test_an_attached_server_that_is_not_there_fails_with_the_reason(
+    tmp_path: Path, model: Path
+) -> None:
+    path = tmp_path / "demo.yaml"
+    path.write_text(SCENARIO.format(model=model))
+    told = Told()
+    bench(tmp_path, load_scenario(path, "cpu", attach="http://127.0.0.1:9/v1"), told)
+    assert "no OpenAI-compatible server answers" in told.lost[0][2]
+
+
+def test_a_budget_contradicted_by_a_flag_never_reaches_a_launch(
+    tmp_path: Path, model: Path
+) -> None:
+    with pytest.raises(ScenarioError, match="contradicts kv_budget"):
+        scenario(tmp_path, model, "variants.fp8.kv_cache_memory_bytes=5")
