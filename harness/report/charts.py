@@ -3,7 +3,9 @@
 * ``memory``: does the engine grant the KV memory that theory predicts?
 * ``throughput``: how many output tokens per second, with every replicate shown?
 * ``latency``: how long does a user wait, typically (p50) and on a bad day (p90)?
+* ``ecdf``: what share of the requests waited at most how long?
 * ``occupancy``: how full was the KV pool while requests ran, waited and were preempted?
+* ``in_use``: does what is stored at the peak match what the requests in flight should hold?
 * ``ledger``: where does the server's memory go?
 * ``sweep``: what happens as concurrency grows?
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 MAX_COLUMNS = 3
 #: More labelled marks than these overlap on the identity line.
 MAX_MARKS = 4
+#: Where the longest latency is so many times the median, a linear axis shows an edge alone.
+LONG_TAIL = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,16 @@ class MemoryPoint:
     granted_tokens: float | None
     predicted_bytes_per_token: float | None
     granted_bytes_per_token: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One variant's figure: what theory says, and what was granted or measured."""
+
+    variant: str
+    place: int
+    predicted: float | None
+    found: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,17 @@ class LatencyGroup:
     tpot: tuple[Spread, ...]
     ttft_slo_s: float | None = None
     tpot_slo_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """One variant's cumulative distribution: at most ``values_s[i]`` in ``shares[i]``."""
+
+    variant: str
+    place: int
+    values_s: tuple[float, ...]
+    shares: tuple[float, ...]
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +189,17 @@ def memory(points: Sequence[MemoryPoint]) -> Figure:
     else:
         left.set_title("KV capacity (tokens)")
         left.set_xlabel("tokens  (higher is better)")
-        _paired_bars(
-            left, points, [(p.predicted_tokens, p.granted_tokens) for p in points], errors=True
-        )
+        capacity = [Pair(p.variant, p.place, p.predicted_tokens, p.granted_tokens) for p in points]
+        _paired_bars(left, capacity, errors=True)
+        style.tick_text(left.xaxis, units.format_count, 4)
     right.set_title("KV bytes per token")
     right.set_xlabel("bytes per token, all layers  (lower is better)")
-    sizes = [(p.predicted_bytes_per_token, p.granted_bytes_per_token) for p in points]
-    _paired_bars(right, points, sizes)
+    sizes = [
+        Pair(p.variant, p.place, p.predicted_bytes_per_token, p.granted_bytes_per_token)
+        for p in points
+    ]
+    _paired_bars(right, sizes)
+    style.tick_text(right.xaxis, units.format_count, 4)
     return fig
 
 
@@ -260,35 +289,33 @@ def _signed(error: float | None) -> str:
 
 def _paired_bars(
     axes: Axes,
-    points: Sequence[MemoryPoint],
-    pairs: Sequence[tuple[float | None, float | None]],
+    pairs: Sequence[Pair],
     *,
+    words: tuple[str, str] = ("predicted", "granted"),
+    render: Callable[[float | None], str] = units.format_count,
     errors: bool = False,
 ) -> None:
-    """Per variant a dashed outline (predicted) above a filled bar (granted)."""
-    top = max((value for pair in pairs for value in pair if value is not None), default=1.0)
-    for row, (point, (predicted, granted)) in enumerate(zip(points, pairs, strict=True)):
-        if predicted is not None:
-            axes.barh(
-                row - 0.2, predicted, 0.34, facecolor="none", edgecolor=style.MUTED, linestyle="--"
-            )
-        _end_text(axes, row - 0.2, predicted, top, "predicted")
-        if granted is not None:
-            tone = style.look(point.place)
-            axes.barh(
-                row + 0.2,
-                granted,
-                0.34,
-                facecolor=tone.color,
-                edgecolor=style.PAPER,
-                hatch=tone.hatch,
-            )
-        error = f"granted, {_signed(_error(predicted, granted))}" if errors else "granted"
-        _end_text(axes, row + 0.2, granted, top, error)
-    _name_rows(axes, [point.variant for point in points])
-    axes.set_xlim(0, top * (1.9 if errors else 1.6))
-    style.tick_text(axes.xaxis, units.format_count, 4)
+    """Per variant a dashed outline (predicted) above a filled bar (what was found)."""
+    top = max((v for p in pairs for v in (p.predicted, p.found) if v is not None), default=1.0)
+    for row, pair in enumerate(pairs):
+        if pair.predicted is not None:
+            _outline(axes, row - 0.2, pair.predicted)
+        _end_text(axes, row - 0.2, pair.predicted, top, render, words[0])
+        if pair.found is not None:
+            _filled(axes, row + 0.2, pair.found, style.look(pair.place))
+        error = f", {_signed(_error(pair.predicted, pair.found))}" if errors else ""
+        _end_text(axes, row + 0.2, pair.found, top, render, words[1] + error)
+    _name_rows(axes, [pair.variant for pair in pairs])
+    axes.set_xlim(0, top * (1.9 if errors else 1.6) or 1.0)
     style.light_grid(axes, "x")
+
+
+def _outline(axes: Axes, row: float, value: float) -> None:
+    axes.barh(row, value, 0.34, facecolor="none", edgecolor=style.MUTED, linestyle="--")
+
+
+def _filled(axes: Axes, row: float, value: float, tone: style.Look) -> None:
+    axes.barh(row, value, 0.34, facecolor=tone.color, edgecolor=style.PAPER, hatch=tone.hatch)
 
 
 def _error(predicted: float | None, granted: float | None) -> float | None:
@@ -297,9 +324,34 @@ def _error(predicted: float | None, granted: float | None) -> float | None:
     return (granted - predicted) / predicted
 
 
-def _end_text(axes: Axes, row: float, value: float | None, top: float, word: str) -> None:
-    text = f"{units.format_count(value)} {word}"
+def _end_text(
+    axes: Axes,
+    row: float,
+    value: float | None,
+    top: float,
+    render: Callable[[float | None], str],
+    word: str,
+) -> None:
+    text = f"{render(value)} {word}"
     axes.text((value or 0) + top * 0.02, row, text, va="center", fontsize=8.5)
+
+
+def in_use(groups: Sequence[tuple[str, Sequence[Pair]]]) -> Figure:
+    """Peak KV in use, measured beside what theory lets the requests in flight hold."""
+    rows = [len(pairs) for _, pairs in groups]
+    fig, grid = style.figure(
+        0.7 + sum(0.62 * count + 0.55 for count in rows),
+        nrows=len(groups),
+        height_ratios=[count + 0.5 for count in rows],
+        squeeze=False,
+    )
+    for axes, (label, pairs) in zip(grid[:, 0], groups, strict=True):
+        axes.set_title(style.drawable(label, 90))
+        words = ("by theory", "measured")
+        _paired_bars(axes, pairs, words=words, render=units.format_bytes, errors=True)
+        style.byte_ticks(axes.xaxis, axes.get_xlim()[1])
+    grid[-1, 0].set_xlabel("KV memory in use at the peak")
+    return fig
 
 
 def throughput(groups: Sequence[BarGroup]) -> Figure:
@@ -412,6 +464,47 @@ def _spread(axes: Axes, row: int, spread: Spread) -> None:
         va="center",
         fontsize=8.5,
     )
+
+
+def ecdf(panels: Sequence[tuple[str, Sequence[Steps]]]) -> Figure:
+    """Cumulative distributions side by side: one panel per latency, one line per variant."""
+    fig, grid = style.figure(3.3, ncols=len(panels), sharey=True, squeeze=False)
+    for axes, (name, lines) in zip(grid[0], panels, strict=True):
+        axes.set_title(name)
+        for line in lines:
+            tone = style.look(line.place)
+            axes.step(
+                line.values_s,
+                line.shares,
+                where="post",
+                color=tone.color,
+                linestyle=tone.dash,
+                linewidth=1.7,
+                label=style.drawable(line.variant, 24),
+            )
+        _latency_axis(axes, lines)
+        axes.set_ylim(0, 1.03)
+        style.tick_text(axes.yaxis, _percent, 5)
+        style.light_grid(axes, "both")
+    grid[0, 0].set_ylabel("share of requests (ITL: of gaps)")
+    names, labels = grid[0, 0].get_legend_handles_labels()
+    fig.legend(names, labels, loc="outside lower center", ncols=max(1, min(4, len(labels))))
+    return fig
+
+
+def _latency_axis(axes: Axes, lines: Sequence[Steps]) -> None:
+    """From zero where the values are of one size, by powers of ten where a few are far longer."""
+    values = [value for line in lines for value in line.values_s if value > 0]
+    longest = max(values, default=1.0)
+    if values and longest > LONG_TAIL * sorted(values)[len(values) // 2]:
+        axes.set_xscale("log")
+        axes.set_xlabel("lower is better (log scale)")
+        axes.xaxis.set_major_formatter(lambda value, _: _tick_duration(value))
+        axes.xaxis.minorticks_off()
+        return
+    axes.set_xlim(0, longest * 1.04)
+    axes.set_xlabel("lower is better")
+    style.tick_text(axes.xaxis, _tick_duration, 3)
 
 
 def occupancy(lines: Sequence[Timeline]) -> Figure:

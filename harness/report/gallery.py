@@ -18,8 +18,8 @@ from pathlib import Path
 from harness import units
 from harness.analysis.results import Analysis, Cell, Comparison, Ledger
 from harness.record import TrialRecord
-from harness.report import charts, style, timeline
-from harness.report.sentence import short_label
+from harness.report import charts, spread, style, timeline
+from harness.report.sentence import LATENCIES, listed, short_label
 from harness.report.tables import ratio_text, value_text
 
 #: Workloads in one bar chart.
@@ -50,9 +50,11 @@ def charts_of(analysis: Analysis, trials: Sequence[TrialRecord]) -> Iterator[cha
     places = _places(analysis)
     for made in (
         _memory(analysis, places),
+        _in_use(analysis, places),
         _ledger(analysis),
         _throughput(analysis, places),
         _latency(analysis, places),
+        *spread.charts_of_spread(analysis, trials, places),
         *_sweeps(analysis, places),
         *timeline.charts_over_time(analysis, trials, places),
     ):
@@ -116,6 +118,50 @@ def _memory_alt(point: charts.MemoryPoint) -> str:
         f"granted {units.format_count(point.granted_tokens)}, "
         f"{units.format_count(point.granted_bytes_per_token)} bytes per token"
     )
+
+
+def _in_use(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart | None:
+    groups = tuple(
+        (comparison.workload_label, pairs)
+        for comparison in analysis.comparisons[:MAX_GROUPS]
+        if (pairs := _pairs(comparison, "kv_in_use_peak_bytes", places))
+    )
+    if not groups:
+        return None
+    return charts.Chart(
+        "kv-in-use",
+        _in_use_title([pair for _, pairs in groups for pair in pairs]),
+        "Dashed: the whole blocks that as many full-length requests hold as the load keeps in "
+        "flight and the pool takes. Filled: the engine's gauge at its peak. The nearer the two, "
+        "the better the theory; the shorter, the less memory the same load needs."
+        + _left_out(analysis, MAX_GROUPS),
+        "; ".join(f"{label}: {_pair_alt(pair)}" for label, pairs in groups for pair in pairs),
+        lambda: charts.in_use(groups),
+    )
+
+
+def _pairs(
+    comparison: Comparison, metric: str, places: Mapping[str, int]
+) -> tuple[charts.Pair, ...]:
+    row = comparison.row(metric)
+    return tuple(
+        charts.Pair(cell.variant, places[cell.variant], cell.theory, cell.value)
+        for cell in (row.cells if row else ())
+        if cell.value is not None and cell.theory is not None and cell.verdict != "invalid"
+    )
+
+
+def _in_use_title(pairs: Sequence[charts.Pair]) -> str:
+    errors = [abs(p.found / p.predicted - 1.0) for p in pairs if p.predicted and p.found]
+    worst = max(errors, default=None)
+    if worst is not None and worst < 0.0005:
+        return "Peak KV in use is what theory says, in every case"
+    return f"Peak KV in use is within {units.format_percent(worst)} of theory"
+
+
+def _pair_alt(pair: charts.Pair) -> str:
+    theory, found = units.format_bytes(pair.predicted), units.format_bytes(pair.found)
+    return f"{pair.variant} {theory} by theory, {found} measured"
 
 
 def _ledger(analysis: Analysis) -> charts.Chart | None:
@@ -245,7 +291,7 @@ def _effect_title(analysis: Analysis, what: str, metrics: Mapping[str, str]) -> 
                 if cell is not None and cell.effect in ("higher", "lower")
             ]
             if ratios:
-                told.append(f"{short_label(comparison)}: {variant}'s {' and '.join(ratios)}")
+                told.append(f"{short_label(comparison)}: {variant}'s {listed(ratios)}")
     if told:
         more = f" (and {len(told) - 2} more)" if len(told) > 2 else ""
         return f"{'; '.join(told[:2])}{more}, against {analysis.baseline}"
@@ -279,7 +325,7 @@ def _latency(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart | No
         return None
     return charts.Chart(
         "latency",
-        _effect_title(analysis, "latency", {"ttft_s.p50": "TTFT p50", "tpot_s.p50": "TPOT p50"}),
+        _effect_title(analysis, "latency", dict(LATENCIES)),
         "Further left is better. The filled mark is the median request (p50), the open one the "
         "request that nine in ten beat (p90); the number is the p90. Both are medians of the "
         f"repeats.{_left_out(analysis, MAX_GROUPS)}",

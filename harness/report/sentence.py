@@ -22,6 +22,9 @@ from harness.report.tables import ratio_text, value_text
 #: More sentences about workloads than these bury the answer; the tables hold them all.
 MAX_WORKLOADS = 4
 
+#: The latencies that the opening tells of.
+LATENCIES = (("ttft_s.p50", "TTFT p50"), ("ttft_s.p90", "TTFT p90"), ("tpot_s.p50", "TPOT p50"))
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -196,12 +199,17 @@ def _moves(cell: Cell) -> str:
 
 
 def _care(cells: Sequence[Cell]) -> str:
-    suspect = [cell for cell in cells if cell.verdict == "suspect"]
-    codes = {v.code for cell in suspect for v in cell.verdicts if v.verdict == "suspect"}
-    if codes == {"preemptions"}:
-        names = " and ".join(cell.variant for cell in suspect)
-        return f", with {names} preempting: the limit of capacity, not the speed of kernels"
-    return f", to be taken with care: {_why(suspect)}" if suspect else ""
+    doubts = [(c, v) for c in cells for v in c.verdicts if v.verdict == "suspect"]
+    preempting = dict.fromkeys(c.variant for c, v in doubts if v.code == "preemptions")
+    others = list(dict.fromkeys(v.reason for _, v in doubts if v.code != "preemptions"))
+    text = ""
+    if preempting:
+        names = " and ".join(preempting)
+        text = f", with {names} preempting: the limit of capacity, not the speed of kernels"
+    if others:
+        more = f" (and {len(others) - 1} more below)" if len(others) > 1 else ""
+        text += f", to be taken with care: {others[0].rstrip('.')}{more}"
+    return text
 
 
 def _why(cells: Iterable[Cell]) -> str:
@@ -222,7 +230,7 @@ def _latency(comparison: Comparison, variant: str) -> str:
     """``; TTFT p50 falls to 0.61× [0.58, 0.64]`` for what differs, or that nothing is shown."""
     told: list[str] = []
     even: list[str] = []
-    for metric, name in (("ttft_s.p50", "TTFT p50"), ("tpot_s.p50", "TPOT p50")):
+    for metric, name in LATENCIES:
         row = comparison.row(metric)
         cell, base = _cell(row, variant), _cell(row, comparison.baseline)
         if row is None or cell is None or base is None or "invalid" in (cell.verdict, base.verdict):
@@ -232,8 +240,13 @@ def _latency(comparison: Comparison, variant: str) -> str:
         elif cell.effect == "no difference shown":
             even.append(name)
     if even:
-        told.append(f"no difference in {' and '.join(even)} is shown")
+        told.append(f"no difference in {listed(even)} is shown")
     return "".join(f"; {part}" for part in told)
+
+
+def listed(words: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _cell(row: Row | None, variant: str) -> Cell | None:

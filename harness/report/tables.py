@@ -35,13 +35,20 @@ SCOREBOARD = (
     "tpot_s.p99",
     "preemptions",
     "kv_usage_peak",
+    "kv_in_use_peak_tokens",
+    "kv_in_use_peak_bytes",
     "gpu_used_peak_bytes",
     "rss_peak_bytes",
     "energy_per_output_token_j",
 )
 
-#: Where the page's name of a metric is longer than the analysis' own.
-LABELS = {"output_throughput": "Output throughput", "request_throughput": "Request throughput"}
+#: Where the page calls a metric otherwise than the analysis does.
+LABELS = {
+    "output_throughput": "Output throughput",
+    "request_throughput": "Request throughput",
+    "kv_in_use_peak_tokens": "KV in use, peak (tokens)",
+    "kv_in_use_peak_bytes": "KV in use, peak (bytes)",
+}
 
 
 def _whole_or(digits: int) -> Callable[[float], str]:

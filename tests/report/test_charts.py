@@ -83,6 +83,27 @@ def test_latency_marks_p50_filled_and_p90_open() -> None:
     assert texts(tpot) == [" not measured"]
 
 
+def test_theory_is_an_outline_and_what_was_measured_a_filled_bar_with_its_error() -> None:
+    pairs = [charts.Pair("fp16", 0, 100.0 * 2**20, 90.0 * 2**20)]
+    with style.drawing():
+        axes = charts.in_use([("load", pairs)]).axes[0]
+    outline, filled = axes.patches
+    assert outline.get_facecolor()[3] == 0
+    assert outline.get_width() == 100.0 * 2**20
+    assert filled.get_width() == 90.0 * 2**20
+    assert "90.00 MiB measured, error -10.0 %" in texts(axes)
+
+
+def test_a_long_tail_is_drawn_by_powers_of_ten_and_says_so() -> None:
+    even = charts.Steps("fp16", 0, (0.1, 0.2, 0.3), (0.0, 0.5, 1.0), 2)
+    tail = charts.Steps("fp16", 0, (0.01, 0.02, 0.02, 5.0), (0.0, 0.5, 0.9, 1.0), 9)
+    with style.drawing():
+        left, right = charts.ecdf([("TTFT", [even]), ("ITL", [tail])]).axes
+    assert (left.get_xscale(), right.get_xscale()) == ("linear", "log")
+    assert "log scale" in right.get_xlabel()
+    assert left.get_xlim()[0] == 0
+
+
 def test_the_ledger_leaves_its_remainder_visible() -> None:
     stack = charts.Stack("fp16", (("weights", 100.0), ("kv_pool", 50.0)), 30.0, 180.0)
     with style.drawing():

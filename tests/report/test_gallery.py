@@ -31,6 +31,7 @@ def test_each_chart_states_its_finding_and_how_to_read_it(tmp_path: Path) -> Non
     assert titles["kv-memory"] == (
         "Both variants get exactly the KV capacity that theory predicts, to the block"
     )
+    assert titles["kv-in-use"].startswith("Peak KV in use is")
     assert titles["output-throughput"].startswith("kv-bound: fp8's output throughput is 1.2")
     assert "TTFT p50 is 0.05" in titles["latency"]
     for plate in plates.values():

@@ -1,0 +1,110 @@
+"""How latencies spread: the cumulative distribution of TTFT, TPOT and ITL, variant by variant.
+
+Method: the completed requests of all measured repeats of a variant are pooled (ITL: the gaps
+between their chunks); the curve is drawn through evenly spaced quantiles, at most MAX_STEPS of
+them, so that its ends are the true smallest and largest value whatever the number of requests.
+
+Not covered: intervals. Requests of one server start are not independent of one another, so the
+curves are for looking; what differs is decided by the repeats (``analysis.stats``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from harness import units
+from harness.analysis import latency
+from harness.analysis.latency import Values
+from harness.analysis.metrics import measured
+from harness.analysis.results import Analysis, Comparison
+from harness.record import RequestRecord, TrialRecord
+from harness.report import charts
+from harness.report.sentence import short_label
+
+#: Workloads that are drawn.
+MAX_SPREADS = 3
+#: Lines that can be told apart in one panel.
+MAX_LINES = 6
+#: Corners of one curve; more can't be seen at this width.
+MAX_STEPS = 201
+
+
+def charts_of_spread(
+    analysis: Analysis, trials: Sequence[TrialRecord], places: Mapping[str, int]
+) -> Iterator[charts.Chart]:
+    """One chart per workload that was measured."""
+    labels = {trial.trial_id: trial.workload_label for trial in analysis.trials}
+    for number, comparison in enumerate(analysis.comparisons[:MAX_SPREADS], 1):
+        pooled = {
+            variant: requests
+            for variant in comparison.variants[:MAX_LINES]
+            if (requests := _requests(trials, variant, comparison.workload_label, labels))
+        }
+        if pooled:
+            yield _chart(comparison, pooled, number, places)
+
+
+def _requests(
+    trials: Sequence[TrialRecord], variant: str, label: str, labels: Mapping[str, str]
+) -> list[RequestRecord]:
+    return [
+        request
+        for trial in trials
+        if trial.run.status == "sealed"
+        and trial.run.trial.variant == variant
+        and labels.get(trial.run.trial.trial_id) == label
+        for request in measured(trial)
+        if latency.is_completed(request)
+    ]
+
+
+def _chart(
+    comparison: Comparison,
+    pooled: Mapping[str, list[RequestRecord]],
+    number: int,
+    places: Mapping[str, int],
+) -> charts.Chart:
+    panels = tuple(
+        (name, tuple(steps(v, places[v], values) for v, values in of.items() if values.size))
+        for name, of in _panels(pooled).items()
+    )
+    return charts.Chart(
+        f"latency-spread-{number}",
+        _title(comparison, panels[0][1]),
+        "A curve further left is better: it passes 50 % at the median and 90 % at the p90. "
+        "Completed requests of all repeats of a variant together; a step is many requests that "
+        "waited equally long.",
+        "; ".join(_alt(name, line) for name, lines in panels for line in lines),
+        lambda: charts.ecdf([panel for panel in panels if panel[1]]),
+    )
+
+
+def _panels(pooled: Mapping[str, list[RequestRecord]]) -> dict[str, dict[str, Values]]:
+    return {
+        "TTFT": {v: latency.known(map(latency.ttft, requests)) for v, requests in pooled.items()},
+        "TPOT": {v: latency.known(map(latency.tpot, requests)) for v, requests in pooled.items()},
+        "ITL": {v: latency.pooled_itl(requests) for v, requests in pooled.items()},
+    }
+
+
+def steps(variant: str, place: int, values: Values) -> charts.Steps:
+    """The cumulative distribution of ``values`` (seconds), at most MAX_STEPS corners."""
+    corners = min(values.size, MAX_STEPS)
+    shares = np.arange(1, corners + 1) / corners
+    at = np.quantile(values, shares, method="inverted_cdf")
+    first = float(values.min())
+    return charts.Steps(
+        variant, place, (first, *at.tolist()), (0.0, *shares.tolist()), int(values.size)
+    )
+
+
+def _title(comparison: Comparison, lines: Sequence[charts.Steps]) -> str:
+    told = [f"{units.format_duration(line.values_s[-1])} with {line.variant}" for line in lines[:3]]
+    return f"{short_label(comparison)}: the longest TTFT is {', '.join(told)}"
+
+
+def _alt(name: str, line: charts.Steps) -> str:
+    low, high = (units.format_duration(line.values_s[at]) for at in (0, -1))
+    return f"{name} of {line.variant}: {units.format_count(line.count)} values, {low} to {high}"

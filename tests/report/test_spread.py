@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import numpy as np
+
+from harness.analysis.compare import analyse
+from harness.report import spread
+from tests import records
+
+
+def test_a_curve_passes_each_value_at_its_share() -> None:
+    steps = spread.steps("fp16", 0, np.array([0.4, 0.1, 0.3, 0.2]))
+    # Sorted 0.1 0.2 0.3 0.4: a quarter of the values is at most 0.1, a half at most 0.2.
+    assert steps.values_s == (0.1, 0.1, 0.2, 0.3, 0.4)
+    assert steps.shares == (0.0, 0.25, 0.5, 0.75, 1.0)
+    assert steps.count == 4
+
+
+def test_a_long_recording_is_drawn_with_few_corners_and_its_true_ends() -> None:
+    values = np.linspace(0.001, 5.0, 100_000)
+    steps = spread.steps("fp16", 0, values)
+    assert len(steps.values_s) == spread.MAX_STEPS + 1
+    assert (steps.values_s[0], steps.values_s[-1]) == (0.001, 5.0)
+    assert steps.count == 100_000
+
+
+def test_warm_up_and_unfinished_trials_are_left_out() -> None:
+    bench, trials = records.bench(2, workloads=(records.EXERCISE,))
+    mixed = [records.half_written(trials[0]), *trials[1:]]
+    places = {"fp16": 0, "fp8": 1}
+    (chart,) = spread.charts_of_spread(analyse(bench, mixed), mixed, places)
+    # One of the two fp16 repeats is left: 50 measured requests, its 2 warm-ups not counted.
+    assert "TTFT of fp16: 50 values" in chart.alt
+    assert "TTFT of fp8: 100 values" in chart.alt
+    # 16 tokens make 15 gaps: 100 × 15.
+    assert "ITL of fp8: 1,500 values" in chart.alt
+
+
+def test_a_run_with_nothing_measured_has_no_spread() -> None:
+    bench, trials = records.bench(1)
+    nothing = [records.skipped(trial, "no") for trial in trials]
+    assert not list(spread.charts_of_spread(analyse(bench, nothing), nothing, {}))
