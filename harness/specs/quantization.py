@@ -84,15 +84,19 @@ _FIXED_BITS = {
 }
 
 
-def weight_bits(fields: Fields) -> WeightBits | None:
-    """How a checkpoint stores its linear layers; None for plain weights.
+def weight_bits(fields: Fields, flag: str | None = None) -> WeightBits | None:
+    """How linear layers are stored; None for plain weights.
+
+    ``flag`` is the server's ``--quantization``, which counts where the checkpoint is plain.
 
     Raises:
         UnsupportedModel: a method whose bits can't be read from the config.
     """
     section = quantization(fields)
     if section is None:
-        return None
+        if flag is None:
+            return None
+        section = {"quant_method": flag}
     method = str(section.get("quant_method", "")).lower().replace("_", "-")
     if method == "mxfp4":
         return WeightBits(_FIXED_BITS["mxfp4"], only_experts=True)

@@ -147,9 +147,16 @@ def _behind_a_switch(fields: Fields) -> tuple[Sight, ...]:
     if (listed := listed_layer_types(fields)) is not None:
         found = _named(fields, listed)
         return found if set(found) == {"sliding"} else (_FULL,) * fields.layer_count
-    switched = fields.flag("use_sliding_window") and fields.optional_integer("sliding_window")
-    everywhere = bool(switched) and fields.optional_integer("max_window_layers") == 0
-    return _sliding_where(everywhere for _ in range(fields.layer_count))
+    if not (fields.flag("use_sliding_window") and fields.optional_integer("sliding_window")):
+        return (_FULL,) * fields.layer_count
+    first = fields.optional_integer("max_window_layers")
+    if first is not None and 0 < first < fields.layer_count:
+        raise UnsupportedModel(
+            f"use_sliding_window from layer max_window_layers {first} on: the engine refuses a "
+            "window in some layers of this model type",
+            where=fields.name,
+        )
+    return _sliding_where(first == 0 for _ in range(fields.layer_count))
 
 
 def _rope_switch(fields: Fields) -> tuple[Sight, ...]:

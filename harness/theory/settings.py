@@ -36,6 +36,7 @@ class EngineSettings:
     block_size: int | None = None
     max_model_len: int | None = None
     max_num_batched_tokens: int | None = None
+    max_num_seqs: int = 256
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     decode_context_parallel_size: int = 1
@@ -47,6 +48,7 @@ class EngineSettings:
     kv_cache_dtype_skip_layers: tuple[str, ...] = ()
     disable_hybrid_kv_cache_manager: bool = False
     speculative_method: str = "mtp"
+    quantization: str | None = None
     cpu_features: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -81,6 +83,7 @@ _POSITIVE = (
     "block_size",
     "max_model_len",
     "max_num_batched_tokens",
+    "max_num_seqs",
     "tensor_parallel_size",
     "pipeline_parallel_size",
     "decode_context_parallel_size",
@@ -103,6 +106,8 @@ _SPELLED_ALIKE = (
     "block_size",
     "max_model_len",
     "max_num_batched_tokens",
+    "max_num_seqs",
+    "quantization",
     "tensor_parallel_size",
     "pipeline_parallel_size",
     "decode_context_parallel_size",

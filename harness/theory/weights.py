@@ -10,7 +10,7 @@ than a plain vision tower, and modules that a quantised checkpoint leaves out by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -100,7 +100,7 @@ def parameter_count(model: ModelSpec) -> int:
 
 def element_size(term: WeightTerm, model: ModelSpec, settings: EngineSettings) -> float:
     """Bytes of one element of this term, quantisation scales included."""
-    bits = weight_bits(Fields(model.config, model.name))
+    bits = weight_bits(Fields(model.config, model.name), settings.quantization)
     quantised = bits is not None and term.part in _QUANTISED
     if quantised and bits is not None and (not bits.only_experts or term.part == "experts"):
         return bits.bits / 8
@@ -290,8 +290,3 @@ def _number(section: Mapping[str, Any], *keys: str) -> int:
         if isinstance(value := section.get(key), int):
             return value
     raise ModelConfigError(f"vision_config has none of {', '.join(keys)}")
-
-
-def total_elements(terms: Iterable[WeightTerm]) -> float:
-    """Elements that one token touches, over all terms."""
-    return sum(term.elements * term.used for term in terms)

@@ -1,0 +1,122 @@
+"""What accelerators can do at best, by their makers' data sheets.
+
+Method: one row per device: memory, memory bandwidth, and dense matrix rates (no sparsity) at
+16-bit and, where the device has it, 8-bit floating point; each row names its source. Rates are
+those with fp32 accumulation. Not covered: clocks below boost, power caps, interconnects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.errors import NotFound, did_you_mean
+from harness.units import GIB, Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSpec:
+    """One device. Bandwidth in bytes/s (GB = 10⁹), rates in FLOP/s, dense; unknown is None.
+
+    ``reported_as`` are fragments of the name that the driver reports, all of which must occur.
+    """
+
+    name: str
+    memory_bytes: Bytes
+    bandwidth_bytes_per_s: float
+    flops_16bit: float
+    flops_8bit: float | None
+    source: str
+    reported_as: tuple[str, ...]
+
+
+def _row(  # the columns of the table below, in order
+    name: str,
+    memory_gib: int,
+    gb_per_s: float,
+    tflops_16bit: float,
+    tflops_8bit: float | None,
+    source: str,
+    *reported_as: str,
+) -> GpuSpec:
+    return GpuSpec(
+        name,
+        memory_gib * GIB,
+        gb_per_s * 1e9,
+        tflops_16bit * 1e12,
+        None if tflops_8bit is None else tflops_8bit * 1e12,
+        source,
+        reported_as,
+    )
+
+
+_ADA = "NVIDIA Ada GPU architecture whitepaper, appendix"
+_BLACKWELL = "NVIDIA RTX Blackwell GPU architecture whitepaper, appendix"
+
+GPUS: tuple[GpuSpec, ...] = (
+    _row("t4", 16, 320, 65, None, "NVIDIA T4 data sheet", "T4"),
+    _row("v100-32gb", 32, 900, 125, None, "NVIDIA V100 data sheet", "V100", "32GB"),
+    _row("a10", 24, 600, 125, None, "NVIDIA A10 data sheet", "A10"),
+    _row("rtx-a6000", 48, 768, 154.8, None, "NVIDIA RTX A6000 data sheet", "RTX A6000"),
+    _row("rtx-3090", 24, 936, 71, None, "NVIDIA GA102 whitepaper, appendix", "3090"),
+    _row("rtx-4090", 24, 1008, 165.2, 330.3, _ADA, "4090"),
+    _row("rtx-5090", 32, 1792, 209.5, 419, _BLACKWELL, "5090"),
+    _row("l4", 24, 300, 121, 242.5, "NVIDIA L4 data sheet", "L4"),
+    _row("l40s", 48, 864, 362.05, 733, "NVIDIA L40S data sheet", "L40S"),
+    _row("a100-40gb", 40, 1555, 312, None, "NVIDIA A100 data sheet", "A100", "40GB"),
+    _row("a100-80gb", 80, 2039, 312, None, "NVIDIA A100 data sheet (SXM)", "A100", "80GB"),
+    _row("a100-80gb-pcie", 80, 1935, 312, None, "NVIDIA A100 data sheet", "A100 80GB PCIe"),
+    _row("h100-sxm", 80, 3350, 989.4, 1978.9, "NVIDIA H100 data sheet (SXM)", "H100", "HBM3"),
+    _row("h100-pcie", 80, 2000, 756.5, 1513, "NVIDIA H100 data sheet (PCIe)", "H100 PCIe"),
+    _row("h100-nvl", 94, 3900, 835.5, 1671, "NVIDIA H100 data sheet (NVL)", "H100 NVL"),
+    _row("h20", 96, 4000, 148, 296, "NVIDIA H20 data sheet", "H20"),
+    _row("h200", 141, 4800, 989.4, 1978.9, "NVIDIA H200 data sheet", "H200"),
+    _row("b200", 180, 8000, 2250, 4500, "NVIDIA DGX B200 data sheet, per GPU", "B200"),
+    _row("mi300x", 192, 5300, 1307.4, 2614.9, "AMD Instinct MI300X data sheet", "MI300X"),
+)
+#: Short names that people use for the usual variant.
+_ALIASES = {
+    "a100": "a100-80gb",
+    "h100": "h100-sxm",
+    "h100-80gb": "h100-sxm",
+    "4090": "rtx-4090",
+    "5090": "rtx-5090",
+    "3090": "rtx-3090",
+}
+
+
+def gpu_names() -> tuple[str, ...]:
+    """The names that ``gpu_spec`` takes."""
+    return tuple(row.name for row in GPUS)
+
+
+def gpu_spec(name: str) -> GpuSpec:
+    """Look a device up by its short name, in any case, with ``_`` or spaces for ``-``.
+
+    Raises:
+        NotFound: no row; the legal names are listed.
+    """
+    key = name.strip().lower().replace("_", "-").replace(" ", "-")
+    key = _ALIASES.get(key, key)
+    for row in GPUS:
+        if row.name == key:
+            return row
+    raise NotFound(
+        f"no data sheet for the GPU {name!r}",
+        legal=gpu_names(),
+        next_move=did_you_mean(key, gpu_names()) or "give --memory-gib instead",
+    )
+
+
+def reported_gpu(device_name: str) -> GpuSpec | None:
+    """The row of a device by the name that its driver reports; None means no ceiling is known.
+
+    The longest match wins, so that ``H100 PCIe`` is not taken for an ``H100``.
+    """
+    words = device_name.upper()
+    matches = [row for row in GPUS if all(_occurs(part.upper(), words) for part in row.reported_as)]
+    return max(matches, key=lambda row: sum(map(len, row.reported_as)), default=None)
+
+
+def _occurs(part: str, words: str) -> bool:
+    """Whole words only: ``L4`` is not in ``L40S``."""
+    return f" {part} " in f" {words.replace('-', ' ').replace('_', ' ')} "
