@@ -99,8 +99,9 @@ def test_a_killed_writer_keeps_every_finished_request(tmp_path: Path) -> None:
 def test_a_full_disk_is_told_with_the_next_move(tmp_path: Path) -> None:
     with store.TrialFolder(tmp_path, started()) as folder:
         assert folder._requests is not None
-        folder._requests.close()
-        folder._requests = Path("/dev/full").open("ab", buffering=0)
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, folder._requests.fileno())
+        os.close(full)
         with pytest.raises(StoreError, match="No space left") as caught:
             folder.append_request(request(0))
     assert "--resume" in (caught.value.next_move or "")

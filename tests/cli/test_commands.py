@@ -1,0 +1,142 @@
+"""The command line as a user meets it: exit codes, stdout for figures, stderr for the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.execute.test_local import CONFIG, SCENARIO
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def kvbench(
+    *words: str, cwd: Path = ROOT, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "harness.cli.app", *words],
+        cwd=cwd,
+        env={**os.environ, **(env or {}), "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(CONFIG)
+    path = tmp_path / "demo.yaml"
+    path.write_text(SCENARIO.format(model=model))
+    return path
+
+
+def test_plan_prints_every_trial_and_launches_nothing(scenario: Path) -> None:
+    done = kvbench("plan", str(scenario), "--profile", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "40 blocks = 5,120 tokens" in done.stdout
+    assert "80 blocks = 10,240 tokens" in done.stdout
+    assert "--kv-cache-memory-bytes 117964800" in done.stdout
+    assert "estimate from assumed rates" in done.stdout
+
+
+def test_plan_as_json_is_json_alone_on_stdout(scenario: Path) -> None:
+    done = kvbench("plan", str(scenario), "--profile", "cpu", "--json", "--set", "repeats=2")
+    plan = json.loads(done.stdout)
+    assert [trial["variant"] for trial in plan["trials"]] == ["fp16", "fp8", "fp8", "fp16"]
+    assert plan["trials"][0]["theory"]["kv_bytes_per_token"] == 23_040
+    assert "profile: cpu" in done.stderr
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in (ROOT / "scenarios").glob("*.yaml")))
+@pytest.mark.parametrize("profile", ["cpu", "cuda"])
+def test_every_shipped_scenario_can_be_planned_offline(name: str, profile: str) -> None:
+    offline = {"HF_HUB_OFFLINE": "1", "KVBENCH_CACHE": "/nonexistent"}
+    done = kvbench("plan", name, "--profile", profile, "--json", env=offline)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert plan["trials"]
+    assert plan["estimate"]["total_s"] > 0
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_bench_prints_figures_on_stdout_and_writes_the_report(
+    scenario: Path, tmp_path: Path
+) -> None:
+    done = kvbench("bench", str(scenario), "--profile", "cpu", "--json", cwd=tmp_path, env=home())
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert [row["status"] for row in figures["rows"]] == ["sealed", "sealed"]
+    assert figures["rows"][1]["engine"]["kv_cache_tokens"] == 10_240
+    assert (tmp_path / figures["report"]).is_file()
+    assert (tmp_path / figures["run"] / "bench.json").is_file()
+    assert "kvbench itself" in done.stderr
+    again = kvbench("report", "demo", "--json", cwd=tmp_path, env=home())
+    assert json.loads(again.stdout)["rows"] == figures["rows"]
+
+
+def home() -> dict[str, str]:
+    return {"PYTHONPATH": str(ROOT)}
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_a_bench_in_which_everything_fails_is_exit_1_with_the_reason(
+    scenario: Path, tmp_path: Path
+) -> None:
+    log = ROOT / "tests" / "data" / "server_logs" / "too_small.log"
+    env = {**home(), "FAKE_ENGINE": f"log:{log}"}
+    done = kvbench("bench", str(scenario), "--profile", "cpu", cwd=tmp_path, env=env)
+    assert done.returncode == 1
+    assert "no trial could be measured" in done.stderr
+    assert "too small for one request" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("bench", "nope"), "there is no scenario 'nope'"),
+        (("bench", "smok"), "did you mean 'smoke'?"),
+        (("plan", "missing.yaml"), "no such scenario file"),
+        (("plan", "smoke", "--profile", "gpu"), "there is no profile 'gpu'"),
+        (("plan", "smoke", "--profile", "cpu", "--set", "repeat=1"), "did you mean 'repeats'?"),
+        (("report", "nothing-here"), "there is no stored run"),
+        (("bench", "smoke", "--url", "nonsense", "--profile", "cpu"), "is no URL of a server"),
+    ],
+)
+def test_bad_input_is_exit_2_without_a_stack_trace(words: tuple[str, ...], message: str) -> None:
+    done = kvbench(*words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_version_is_printed() -> None:
+    assert kvbench("--version").stdout.startswith("kvbench ")
+
+
+def test_a_reader_that_leaves_early_is_no_error(scenario: Path) -> None:
+    pipe = (
+        f"{sys.executable} -m harness.cli.app plan {scenario} --profile cpu --set repeats=200 "
+        "2>/dev/null | head -1; exit ${PIPESTATUS[0]}"
+    )
+    done = subprocess.run(
+        ["/bin/bash", "-c", pipe],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout.startswith("demo")
+    assert done.returncode == 0

@@ -1,0 +1,86 @@
+"""Numbers ↔ text: hand-worked, and unknown is always a dash."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import units
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("120MB", 120_000_000),
+        ("2GiB", 2 * 1024**3),
+        ("1.5 kib", 1536),
+        ("117964800", 117_964_800),
+        (4096, 4096),
+    ],
+)
+def test_memory_sizes_are_read(text: str | int, count: int) -> None:
+    assert units.parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "12 furlongs", "-1GB", "GB", "1e9", "1,000"])
+def test_what_is_no_memory_size_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="120MB or 2GiB"):
+        units.parse_bytes(text)
+
+
+def test_token_counts_are_binary_thousands() -> None:
+    assert units.parse_tokens("8k") == 8192
+    assert units.parse_tokens("128K") == 131_072
+    assert units.parse_tokens("1m") == 1_048_576
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (1 << 30, "1.00 GiB"),
+        (117_964_800, "112.50 MiB"),  # 117,964,800 / 2^20 = 112.5
+        (1536, "1.50 KiB"),
+        (512, "512 B"),
+        (0, "0 B"),
+        (-(1 << 20), "-1.00 MiB"),
+        (None, "—"),
+    ],
+)
+def test_bytes_are_shown_in_binary_units(count: float | None, text: str) -> None:
+    assert units.format_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0013, "1.3 ms"),
+        (2.414, "2.41 s"),
+        (51.99, "52.0 s"),
+        (200, "3 min 20 s"),
+        (59.99, "60.0 s"),
+        (3661, "1 h 1 min"),
+        (None, "—"),
+    ],
+)
+def test_durations_are_shown_at_a_readable_scale(seconds: float | None, text: str) -> None:
+    assert units.format_duration(seconds) == text
+
+
+def test_unknown_is_a_dash_everywhere() -> None:
+    assert units.format_count(None) == units.DASH
+    assert units.format_rate(None, "tok/s") == units.DASH
+    assert units.format_bandwidth(None) == units.DASH
+    assert units.format_percent(None) == units.DASH
+    assert units.format_ratio(None) == units.DASH
+    assert units.format_ratio(float("inf")) == units.DASH
+    assert units.milliseconds(None) is None
+    assert units.gibibytes(None) is None
+
+
+def test_figures_carry_their_unit() -> None:
+    assert units.format_count(46592) == "46,592"
+    assert units.format_rate(110.04, "tok/s") == "110.0 tok/s"
+    assert units.format_bandwidth(2.039e12) == "2,039.0 GB/s"
+    assert units.format_percent(0.0512) == "5.1 %"
+    assert units.format_ratio(1.984) == "1.98×"
+    assert units.milliseconds(0.25) == 250.0
+    assert units.gibibytes(1 << 31) == 2.0
