@@ -18,7 +18,7 @@ export MODEL
 help: ## print this
 	@echo 'kvbench: what does each KV-cache strategy buy on vLLM?'
 	@echo
-	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo '  make bench SCENARIO=fp8_vs_fp16 [PROFILE=cpu|cuda] [ARGS="--repeats 1"]'
 
@@ -57,3 +57,11 @@ check: setup ## formatting, lint and types
 clean: ## remove .venv and caches; results, reports and the model cache stay
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist tests/artifacts
 	find harness tests requirements -name __pycache__ -type d -prune -exec rm -rf {} +
+
+bench-client: setup ## what our load client can drive and how true its stamps are, beside vllm bench serve
+	@.venv/bin/python -m tests.bench.client $(ARGS)
+
+crosscheck: setup ## load one real server with our client and with vllm bench serve, and compare
+	@.venv/bin/python -m tests.bench.crosscheck $(ARGS)
+
+.PHONY: bench-client crosscheck

@@ -25,7 +25,13 @@ from tests.bench.vllm_bench_serve import vllm_bench_serve
 
 ORDER = ("ours", "vllm", "vllm", "ours", "ours", "vllm")
 LOAD = {"prompts": 32, "concurrency": 8, "input_tokens": 128, "output_tokens": 48}
-FLAGS = {"max_model_len": 1024, "enable_prefix_caching": False, "enforce_eager": True}
+FLAGS = {
+    "max_model_len": 1024,
+    "enable_prefix_caching": False,
+    "enforce_eager": True,
+    "kv_cache_memory_bytes": 512 << 20,
+    "gpu_memory_utilization": 0.3,
+}
 NAMES = ("output_throughput", "request_throughput", "median_ttft_ms", "median_tpot_ms")
 
 

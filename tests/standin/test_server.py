@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.load.playing import planned, play_against
+from tests.standin.behaviour import Behaviour, parse_options
+from tests.standin.fixture import own_standin, standin
+
+__all__ = ["own_standin", "standin"]
+
+
+def test_options_are_laid_over_the_defaults_and_mistakes_are_refused():
+    default = Behaviour(itl_s=0.5)
+    assert parse_options("ttft_s=0.2,usage=0", default) == Behaviour(0.2, 0.5, usage=0)
+    with pytest.raises(ValueError, match="unknown option 'tttf_s'"):
+        parse_options("tttf_s=1", default)
+    with pytest.raises(ValueError, match="unknown failure 'explode'"):
+        parse_options("fail=explode", default)
+
+
+def test_the_routes_of_a_vllm_server_are_there(standin):
+    with urllib.request.urlopen(f"{standin.origin}/health", timeout=5) as reply:  # noqa: S310
+        assert reply.status == 200
+    (card,) = standin.get("/v1/models")["data"]
+    assert (card["id"], card["max_model_len"]) == ("standin", 8192)
+    assert standin.get("/version") == {"version": "0.32.0"}
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        standin.get("/nonsense")
+
+
+def test_the_metrics_are_prometheus_text_and_count_what_was_served(own_standin):
+    play_against(own_standin.url(), planned(3, output_tokens=8))
+    with urllib.request.urlopen(f"{own_standin.origin}/metrics", timeout=5) as reply:  # noqa: S310
+        families = text_string_to_metric_families(reply.read().decode())
+    samples = {sample.name: sample for family in families for sample in family.samples}
+    # Three prompts of seven tokens, three answers of eight.
+    assert samples["vllm:prompt_tokens_total"].value == 21
+    assert samples["vllm:generation_tokens_total"].value == 24
+    assert samples["vllm:num_requests_running"].value == 0
+    assert samples["vllm:cache_config_info"].labels["num_gpu_blocks"] == "364"
+
+
+def test_a_running_request_holds_whole_blocks(own_standin):
+    plan, url = planned(1, output_tokens=200), own_standin.url(ttft_s=0.1, itl_s=0.005)
+    usage: list[float] = []
+
+    def look(_progress: object) -> None:
+        address = f"{own_standin.origin}/metrics"
+        with urllib.request.urlopen(address, timeout=5) as reply:  # noqa: S310
+            line = [
+                x for x in reply.read().decode().splitlines() if x.startswith("vllm:kv_cache_u")
+            ]
+        usage.append(float(line[0].split()[-1]))
+
+    play_against(url, plan, on_progress=look)
+    # 7 + 200 tokens are two blocks of 128, of 364 blocks less the null block.
+    assert max(usage) == pytest.approx(2 / 363)
+    assert usage[-1] == 0
+
+
+def test_it_says_how_late_it_was(own_standin):
+    play_against(own_standin.url(ttft_s=0.05, itl_s=0.01), planned(2, output_tokens=10))
+    late = own_standin.get("/lateness")
+    assert len(late) == 20
+    assert min(late) >= 0
+
+
+def test_an_answer_is_like_vllms(standin):
+    body = {"model": "m", "prompt": [1, 2, 3], "max_tokens": 2, "stream": True}
+    request = urllib.request.Request(  # noqa: S310
+        f"{standin.url()}/completions", json.dumps(body).encode(), method="POST"
+    )
+    with urllib.request.urlopen(request, timeout=5) as reply:  # noqa: S310
+        first, second, usage, done, rest = reply.read().decode().split("\n\n")
+    assert json.loads(first.removeprefix("data: "))["choices"][0]["text"] == " w0"
+    assert json.loads(second.removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+    assert json.loads(usage.removeprefix("data: "))["usage"]["total_tokens"] == 5
+    assert (done, rest) == ("data: [DONE]", "")
