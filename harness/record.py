@@ -269,3 +269,152 @@ class BenchRecord:
     kv_budget_bytes: Bytes | None = None
     kv_budget_tokens: Tokens | None = None
     skipped: dict[str, str] = field(default_factory=dict)
+
+
+# ── answer quality ──────────────────────────────────────────────────────────────────────────
+
+QualityKind = Literal["reference", "self", "variant"]
+PassStatus = Literal["started", "sealed", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class QualityPrompt:
+    """One question put to every server alike, as token ids of exact length.
+
+    ``task`` is ``summarise``, ``extract``, ``answer``, ``continue``, ``instruct``, ``user``,
+    ``needle`` or ``multikey``; ``expected`` are the answers that count as right (empty: nobody
+    can grade it). ``depth`` is where in the context the needle stands, 0 to 1.
+    ``passage`` is the text that the prompt quotes, ``instruction`` what is asked of it.
+    """
+
+    index: int
+    task: str
+    source: str
+    prompt_token_ids: tuple[int, ...]
+    instruction: str
+    passage: str
+    expected: tuple[str, ...] = ()
+    context_tokens: Tokens | None = None
+    depth: Fraction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QualityAnswer:
+    """What a server answered to one prompt, greedily and at a length of its own."""
+
+    index: int
+    text: str | None = None
+    token_ids: tuple[int, ...] | None = None
+    finish_reason: str | None = None
+    prompt_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QualityScore:
+    """How probable a server finds the baseline's prompt and answer, token by token.
+
+    ``positions`` are places in prompt + answer (the answer begins at ``prompt_length``); the
+    context is sampled evenly, the answer is whole. Per position: natural logarithm of the
+    probability of the token that stands there, its rank (1 is the likeliest), and the likeliest
+    tokens with theirs.
+    """
+
+    index: int
+    prompt_length: Tokens
+    positions: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    ranks: tuple[int, ...] = ()
+    top_ids: tuple[tuple[int, ...], ...] = ()
+    top_logprobs: tuple[tuple[float, ...], ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QualityPass:
+    """One server asked all questions: the baseline first, the baseline again, each variant.
+
+    ``concurrency`` and ``reverse`` say in which batches and order; ``launches`` are the server
+    starts that took part (more than one after a resume). ``left_out`` names prompts of a user's
+    file that could not be used.
+    """
+
+    schema_version: int
+    pass_id: str
+    kind: QualityKind
+    variant: str
+    status: PassStatus
+    launches: tuple[int, ...]
+    concurrency: int
+    reverse: bool
+    reason: str | None = None
+    wall_s: Seconds | None = None
+    log_warnings: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One question to the judge and its verdict on the two answers as they were shown.
+
+    ``kind`` is ``real``, or one of the controls ``identical``, ``degraded``, ``known``.
+    ``verdict`` is what the judge said of the first (A) and second (B) answer shown; ``order`` says
+    which was which: ``ab`` shows the baseline's (a control's better one) first. None: no verdict
+    could be had, and ``error`` says why.
+    """
+
+    pair_id: str
+    kind: Literal["real", "identical", "degraded", "known"]
+    variant: str | None
+    prompt_index: int
+    order: Literal["ab", "ba"]
+    verdict: Literal["A", "B", "tie"] | None
+    reason: str | None = None
+    attempts: int = 1
+    malformed: int = 0
+    prompt_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeRun:
+    """Who judged; no key is ever part of it. ``is_self`` marks the baseline's own server."""
+
+    schema_version: int
+    judge_id: str
+    model: str
+    url: str
+    is_self: bool
+    margin: Fraction
+    status: PassStatus
+    reason: str | None = None
+    wall_s: Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PassRecord:
+    """One pass, read back."""
+
+    head: QualityPass
+    answers: tuple[QualityAnswer, ...] = ()
+    scores: tuple[QualityScore, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeRecord:
+    """One judge's work, read back."""
+
+    head: JudgeRun
+    judgements: tuple[Judgement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QualityRecords:
+    """Everything stored of a run's answer quality."""
+
+    prompts: tuple[QualityPrompt, ...] = ()
+    passes: tuple[PassRecord, ...] = ()
+    judges: tuple[JudgeRecord, ...] = ()
+    damaged_lines: int = 0

@@ -7,6 +7,9 @@ Layout, one folder per run and one per trial (``docs/results-format.md`` documen
                                           /requests.jsonl  one line per request, as it ends
                                           /samples.jsonl   one line per telemetry sample
                                           /server.log      the engine's whole log
+    results/<scenario>/<run-id>/quality/prompts.jsonl      the questions, written once
+                                       /<pass-id>/         pass.json, answers.jsonl, scores.jsonl
+                                       /judge-<id>/        judge.json, judgements.jsonl
 
 Whatever is replaced is written beside and moved into place, so that a reader never sees half a
 file; lines are appended and flushed at once, so that a killed harness keeps what it measured.
@@ -34,7 +37,16 @@ from harness.record import (
     ClientSample,
     EngineSample,
     GpuSample,
+    Judgement,
+    JudgeRecord,
+    JudgeRun,
+    PassRecord,
     ProcessSample,
+    QualityAnswer,
+    QualityPass,
+    QualityPrompt,
+    QualityRecords,
+    QualityScore,
     RequestRecord,
     Run,
     Sample,
@@ -47,6 +59,14 @@ RUN_FILE = "run.json"
 REQUESTS_FILE = "requests.jsonl"
 SAMPLES_FILE = "samples.jsonl"
 LOG_FILE = "server.log"
+QUALITY_FOLDER = "quality"
+PROMPTS_FILE = "prompts.jsonl"
+PASS_FILE = "pass.json"
+ANSWERS_FILE = "answers.jsonl"
+SCORES_FILE = "scores.jsonl"
+JUDGE_FILE = "judge.json"
+JUDGEMENTS_FILE = "judgements.jsonl"
+JUDGE_PREFIX = "judge-"
 
 _SAMPLE_KINDS: dict[str, type[Any]] = {
     "gpu": GpuSample,
@@ -344,11 +364,133 @@ def find_unfinished(root: Path, scenario_slug: str, trial_ids: Sequence[str]) ->
         bench = read_manifest(folder)
         if bench.trial_ids == tuple(trial_ids):
             unfinished = len(sealed_trials(folder, trial_ids)) < len(trial_ids)
-            return folder if unfinished else None
+            return folder if unfinished or _quality_unfinished(folder, bench) else None
     return None
+
+
+def _quality_unfinished(folder: Path, bench: BenchRecord) -> bool:
+    """Whether answer quality was asked for, begun or due, and not brought to its end."""
+    if not bench.scenario.get("quality"):
+        return False
+    heads = (_decode(path, QualityPass) for path in _pass_files(folder))
+    return bench.status != "finished" or any(head.status != "sealed" for head in heads)
 
 
 def read_run(run_folder: Path, trial_id: str) -> Run | None:
     """One trial's ``run.json`` without its requests and samples; None if it was not begun."""
     path = run_folder / trial_id / RUN_FILE
     return _decode(path, Run) if path.is_file() else None
+
+
+# ── answer quality ──────────────────────────────────────────────────────────────────────────
+
+
+class LineFile:
+    """A file of JSON lines that is appended to, one whole line at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._encoder = msgspec.json.Encoder()
+
+    def append(self, record: Any) -> None:
+        """Write one record, on disk before the call returns."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("ab") as stream:
+                # A line that a kill cut off must not swallow the next one.
+                cut_off = stream.tell() > 0 and not self._ends_a_line()
+                stream.write((b"\n" if cut_off else b"") + self._encoder.encode(record) + b"\n")
+        except OSError as error:
+            raise _cannot_write(self._path, error) from error
+
+    def _ends_a_line(self) -> bool:
+        with self._path.open("rb") as stream:
+            stream.seek(-1, os.SEEK_END)
+            return stream.read(1) == b"\n"
+
+
+def answers_file(run_folder: Path, pass_id: str) -> LineFile:
+    """Where the answers of one quality pass are kept."""
+    return LineFile(_pass_folder(run_folder, pass_id) / ANSWERS_FILE)
+
+
+def scores_file(run_folder: Path, pass_id: str) -> LineFile:
+    """Where the scores of one quality pass are kept."""
+    return LineFile(_pass_folder(run_folder, pass_id) / SCORES_FILE)
+
+
+def judgements_file(run_folder: Path, judge_id: str) -> LineFile:
+    """Where one judge's verdicts are kept."""
+    return LineFile(_judge_folder(run_folder, judge_id) / JUDGEMENTS_FILE)
+
+
+def write_prompts(run_folder: Path, prompts: Sequence[QualityPrompt]) -> None:
+    """Write the questions of a run, all at once."""
+    _make_folder(run_folder / QUALITY_FOLDER)
+    encoder = msgspec.json.Encoder()
+    lines = b"".join(encoder.encode(prompt) + b"\n" for prompt in prompts)
+    _replace_file(run_folder / QUALITY_FOLDER / PROMPTS_FILE, lines)
+
+
+def write_pass(run_folder: Path, head: QualityPass) -> None:
+    """Write (or replace) the head of one quality pass."""
+    folder = _pass_folder(run_folder, head.pass_id)
+    _make_folder(folder)
+    _replace_file(folder / PASS_FILE, _pretty(head))
+
+
+def write_judge(run_folder: Path, head: JudgeRun) -> None:
+    """Write (or replace) the head of one judge's work."""
+    folder = _judge_folder(run_folder, head.judge_id)
+    _make_folder(folder)
+    _replace_file(folder / JUDGE_FILE, _pretty(head))
+
+
+def read_quality(run_folder: Path) -> QualityRecords:
+    """Read all that is stored of a run's answer quality; empty where none was measured.
+
+    Raises:
+        StoreError: it was written by a newer kvbench, or a head is damaged.
+    """
+    folder = run_folder / QUALITY_FOLDER
+    prompts, damaged = _read_lines(folder / PROMPTS_FILE, QualityPrompt)
+    passes = [read_pass(path) for path in _pass_files(run_folder)]
+    judges = [_read_judge(path) for path in sorted(folder.glob(f"{JUDGE_PREFIX}*/{JUDGE_FILE}"))]
+    return QualityRecords(
+        prompts=tuple(prompts),
+        passes=tuple(record for record, _ in passes),
+        judges=tuple(record for record, _ in judges),
+        damaged_lines=damaged + sum(count for _, count in (*passes, *judges)),
+    )
+
+
+def read_pass(path: Path) -> tuple[PassRecord, int]:
+    """Read one pass from its head's path, and count the lines that were cut off."""
+    answers, damaged = _read_lines(path.parent / ANSWERS_FILE, QualityAnswer)
+    scores, damaged_scores = _read_lines(path.parent / SCORES_FILE, QualityScore)
+    record = PassRecord(_decode(path, QualityPass), tuple(answers), tuple(scores))
+    return record, damaged + damaged_scores
+
+
+def _read_judge(path: Path) -> tuple[JudgeRecord, int]:
+    lines, damaged = _read_lines(path.parent / JUDGEMENTS_FILE, Judgement)
+    return JudgeRecord(_decode(path, JudgeRun), tuple(lines)), damaged
+
+
+def _pass_files(run_folder: Path) -> list[Path]:
+    return sorted((run_folder / QUALITY_FOLDER).glob(f"*/{PASS_FILE}"))
+
+
+def _pass_folder(run_folder: Path, pass_id: str) -> Path:
+    return run_folder / QUALITY_FOLDER / pass_id
+
+
+def _judge_folder(run_folder: Path, judge_id: str) -> Path:
+    return run_folder / QUALITY_FOLDER / f"{JUDGE_PREFIX}{judge_id}"
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
