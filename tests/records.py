@@ -255,7 +255,7 @@ def trial(
     warm = _play(workload, blocks - 1, speed, launch, "warmup", 0.1)
     load = _play(workload, blocks - 1, speed, repeat, "measured", warm.end + 0.05)
     facts = TrialFacts(
-        trial_id=f"{slugify(variant)}-{workload['name']}-r{repeat}",
+        trial_id=f"{slugify(variant)}-{workload['name'] or _slug(workload)}-r{repeat}",
         scenario=scenario,
         variant=variant,
         is_baseline=variant == "fp16" if is_baseline is None else is_baseline,
@@ -294,6 +294,11 @@ def trial(
         engine_samples=(*warm.samples, *load.samples),
         client_samples=tuple(ClientSample(tick, 0.0004, 0.08) for tick in ticks),
     )
+
+
+def _slug(workload: dict[str, Any]) -> str:
+    sizes = "{context_tokens}in{output_tokens}out{num_prompts}nx{concurrency}"
+    return sizes.format(**workload)
 
 
 def _gpu(tick: float) -> GpuSample:

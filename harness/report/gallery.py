@@ -11,6 +11,7 @@ Not covered: what happened over time (``timeline``), how a chart is drawn (``cha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from harness.report.tables import ratio_text, value_text
 
 #: Workloads in one bar chart.
 MAX_GROUPS = 8
+#: A finding longer than this many characters is no title.
+LONGEST_TITLE = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,24 +281,33 @@ def _bar_text(cell: Cell, value: str) -> str:
 
 
 def _effect_title(analysis: Analysis, what: str, metrics: Mapping[str, str]) -> str:
-    """What the intervals say about some metrics (dotted name → spoken name), two at most."""
-    told: list[str] = []
+    """What the intervals say about some metrics (dotted name → spoken name), the most first."""
+    told: list[tuple[float, str]] = []
     effects: set[str | None] = set()
     for comparison in analysis.comparisons:
         for variant in comparison.variants[1:]:
             cells = [(name, _cell(comparison, metric, variant)) for metric, name in metrics.items()]
             effects |= {cell.effect for _, cell in cells if cell is not None}
-            ratios = [
-                f"{name} is {ratio_text(cell.ratio, cell.interval)}"
+            shown = [
+                (abs(math.log(cell.ratio)), f"{name} is {ratio_text(cell.ratio, cell.interval)}")
                 for name, cell in cells
-                if cell is not None and cell.effect in ("higher", "lower")
+                if cell is not None and cell.effect in ("higher", "lower") and cell.ratio
             ]
-            if ratios:
-                told.append(f"{short_label(comparison)}: {variant}'s {listed(ratios)}")
-    if told:
-        more = f" (and {len(told) - 2} more)" if len(told) > 2 else ""
-        return f"{'; '.join(told[:2])}{more}, against {analysis.baseline}"
-    return _no_effect_title(analysis, what, effects)
+            if shown:
+                clauses = listed([clause for _, clause in shown])
+                text = f"{short_label(comparison)}: {variant}'s {clauses}"
+                told.append((max(size for size, _ in shown), text))
+    if not told:
+        return _no_effect_title(analysis, what, effects)
+    told.sort(key=lambda pair: -pair[0])
+    return _joined([text for _, text in told]) + f", against {analysis.baseline}"
+
+
+def _joined(clauses: Sequence[str]) -> str:
+    """The first clauses that make a title of two lines, and how many more there are."""
+    count = 2 if len("; ".join(clauses[:2])) <= LONGEST_TITLE else 1
+    rest = len(clauses) - count
+    return "; ".join(clauses[:count]) + (f" (and {rest} more)" if rest > 0 else "")
 
 
 def _cell(comparison: Comparison, metric: str, variant: str) -> Cell | None:

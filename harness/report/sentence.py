@@ -132,7 +132,8 @@ def _workload_points(analysis: Analysis, variant: str) -> list[Point]:
     points = [_workload_point(analysis, c, variant) for c in ordered[:MAX_WORKLOADS]]
     if len(ordered) > MAX_WORKLOADS:
         rest = len(ordered) - MAX_WORKLOADS
-        points.append(Point(f"{rest} more workloads", " are in the tables below."))
+        more = f"{rest} more workload{'s' if rest > 1 else ''}"
+        points.append(Point(more, f" {'are' if rest > 1 else 'is'} in the tables below."))
     return points
 
 
@@ -152,7 +153,7 @@ def _weight(comparison: Comparison, variant: str) -> float:
 
 def _workload_point(analysis: Analysis, comparison: Comparison, variant: str) -> Point:
     limited = comparison.workload_label in analysis.headline.pool_limited_workloads
-    where = "a KV pool runs full" if limited else "room in every KV pool"
+    where = "a KV pool runs full" if limited else "no KV pool seen full"
     load = f"{_throughput(comparison, variant)}{_latency(comparison, variant)}"
     return Point(short_label(comparison), f" ({where}): {load}.")
 
