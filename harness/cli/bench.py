@@ -19,8 +19,10 @@ from harness.analysis.compare import analyse, to_json
 from harness.analysis.results import Analysis
 from harness.cli import scenarios
 from harness.cli.outcome import check_measured, strict_exit
+from harness.cli.plan import estimate_text
 from harness.cli.progress import BenchProgress
 from harness.cli.report import REPORTS_ROOT
+from harness.execute.adaptive import Until
 from harness.execute.estimate import estimate
 from harness.execute.local import run_scenario
 from harness.report.build import build_report
@@ -39,6 +41,15 @@ def bench(
         str | None, typer.Option(help="Measure a running server (http://host:port/v1) instead.")
     ] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Server launches per variant.")] = None,
+    until_width: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            help="Add repeats until every throughput ratio's 95 % interval is at most this wide "
+            "(0.1 is 10 %).",
+        ),
+    ] = None,
+    max_repeats: Annotated[int, typer.Option(min=1, help="The cap of --until-width.")] = 9,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
     out: Annotated[Path, typer.Option(help="Where runs are stored.")] = DEFAULT_ROOT,
     reports: Annotated[Path, typer.Option(help="Where the report goes.")] = REPORTS_ROOT,
@@ -50,11 +61,7 @@ def bench(
     overrides = [*(set_ or ()), *([f"repeats={repeats}"] if repeats is not None else ())]
     resolved = scenarios.load(scenario, profile, overrides, url)
     expected = estimate(resolved, out)
-    typer.echo(
-        f"{resolved.name}: {expected.trials} trials in {expected.launches} server launches, about "
-        f"{format_duration(expected.total_s)}\n  (estimate from {expected.basis})",
-        err=True,
-    )
+    typer.echo(f"{resolved.name}: {estimate_text(expected)}", err=True)
     with _sigterm_as_interrupt(), BenchProgress(expected.total_s) as progress:
         folder = run_scenario(
             resolved,
@@ -63,6 +70,7 @@ def bench(
             progress=progress,
             resume=resume,
             load_workers=load_workers,
+            until=None if until_width is None else Until(until_width, max_repeats),
         )
     _tell(folder, reports, as_json=as_json, strict=strict)
 

@@ -80,17 +80,29 @@ def _trial_json(item: PlannedTrial) -> dict[str, Any]:
 def _as_text(scenario: Scenario, planned: Sequence[PlannedTrial], expected: Estimate) -> str:
     lines = [
         f"{scenario.name}: {scenario.question}".rstrip(": "),
-        f"model {scenario.model or DASH}, profile {scenario.profile}, baseline {scenario.baseline}, "
-        f"KV budget {_budget(scenario)}",
-        f"{expected.trials} trials in {expected.launches} server launches, about "
-        f"{format_duration(expected.total_s)}",
-        f"  (estimate from {expected.basis})",
+        _setting(scenario),
+        estimate_text(expected),
     ]
     for item in planned:
         if item is planned[0] or item.trial.launch != _before(planned, item).trial.launch:
             lines += ["", *_launch_lines(item)]
         lines += _workload_lines(item)
     return "\n".join(lines)
+
+
+def _setting(scenario: Scenario) -> str:
+    return (
+        f"model {scenario.model or DASH}, profile {scenario.profile}, baseline "
+        f"{scenario.baseline}, KV budget {_budget(scenario)}"
+    )
+
+
+def estimate_text(expected: Estimate) -> str:
+    """How many trials and launches, how long, and what that rests on."""
+    return (
+        f"{expected.trials} trials in {expected.launches} server launches, about "
+        f"{format_duration(expected.total_s)}\n  (estimate from {expected.basis})"
+    )
 
 
 def _before(planned: Sequence[PlannedTrial], item: PlannedTrial) -> PlannedTrial:

@@ -27,6 +27,7 @@ from harness.errors import (
     ModelConfigError,
     ServerStartError,
 )
+from harness.execute.adaptive import Until, wants_more
 from harness.execute.budget import (
     FLAG,
     Budget,
@@ -95,11 +96,12 @@ def run_scenario(
     progress: Progress,
     resume: bool = False,
     load_workers: int = 1,
+    until: Until | None = None,
 ) -> Path:
     """Run every trial of a scenario and return the run's folder under ``root``.
 
     With ``resume`` the latest unfinished run of the very same trials goes on: what is sealed
-    there is not run again.
+    there is not run again. With ``until`` more repeats follow those that the scenario states.
 
     Raises:
         InputError, ModelFetchError, StoreError: nothing could be run.
@@ -112,13 +114,34 @@ def run_scenario(
     earlier_s = bench.record.wall_s or 0.0
     status: Literal["finished", "interrupted"] = "interrupted"
     try:
-        groups = launch_groups(trials)
-        for number, group in enumerate(groups, start=1):
-            _run_group(bench, group, number, len(groups), len(trials))
+        _run_groups(bench, trials, 0)
+        while until is not None and wants_more(bench.folder, until, bench.scenario.repeats):
+            _run_groups(bench, _one_more_repeat(bench), bench.trials_begun)
         status = "finished"
     finally:
         _close(bench, status, earlier_s + time.monotonic() - began)
     return bench.folder
+
+
+def _run_groups(bench: _Bench, trials: Sequence[Trial], begun: int) -> None:
+    groups = launch_groups(trials)
+    before = groups[0][0].launch
+    for number, group in enumerate(groups, start=before + 1):
+        _run_group(bench, group, number, before + len(groups), begun + len(trials))
+
+
+def _one_more_repeat(bench: _Bench) -> tuple[Trial, ...]:
+    """Add a block of launches to the run's plan and return its trials."""
+    repeats = bench.scenario.repeats + 1
+    bench.scenario = bench.scenario.model_copy(update={"repeats": repeats})
+    trials = expand(bench.scenario)
+    bench.record = dataclasses.replace(
+        bench.record,
+        trial_ids=tuple(trial.trial_id for trial in trials),
+        scenario={**bench.record.scenario, "repeats": repeats},
+    )
+    write_bench(bench.folder, bench.record)
+    return tuple(trial for trial in trials if trial.repeat == repeats - 1)
 
 
 def _model_of(scenario: Scenario, progress: Progress) -> models.ResolvedModel | None:

@@ -17,6 +17,7 @@ import pytest
 
 from harness import store
 from harness.errors import EngineMissing, ScenarioError
+from harness.execute.adaptive import Until
 from harness.execute.local import run_scenario
 from harness.execute.progress import Silent
 from harness.record import BenchRecord, TrialRecord
@@ -227,6 +228,19 @@ def test_resume_with_nothing_unfinished_starts_anew_and_says_so(
     second, _ = bench(tmp_path, wanted, told, resume=True)
     assert second.run_id != first.run_id
     assert "no unfinished run" in told.warnings[0]
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_repeats_are_added_until_the_interval_is_narrow_or_the_cap_is_hit(
+    tmp_path: Path, model: Path
+) -> None:
+    wanted = scenario(tmp_path, model)
+    narrow, trials = bench(tmp_path, wanted, until=Until(relative_width=1e-9, max_repeats=4))
+    assert [t.run.trial.repeat for t in trials["fp8"]] == [0, 1, 2, 3]
+    assert [t.run.trial.launch for t in trials["fp16"]] == [0, 3, 4, 7]
+    assert narrow.scenario["repeats"] == 4
+    _, trials = bench(tmp_path, wanted, until=Until(relative_width=1e9, max_repeats=9))
+    assert len(trials["fp16"]) == 3
 
 
 INTERRUPTED = textwrap.dedent("""
