@@ -15,6 +15,7 @@ FLOORS = {
     "errors": 0,
     "units": 0,
     "clock": 0,
+    "shell": 0,
     "data": 0,
     "scenario": 1,
     "specs": 1,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +13,7 @@ from harness.cli import scenarios
 from harness.execute.estimate import Estimate, estimate
 from harness.execute.outline import PlannedTrial, outline
 from harness.scenario import Scenario
+from harness.shell import relative_to_here, shell_line, with_tilde
 from harness.store import DEFAULT_ROOT
 from harness.units import DASH, format_bytes, format_count, format_duration
 
@@ -123,8 +123,13 @@ def _launch_lines(item: PlannedTrial) -> list[str]:
     trial, capacity = item.trial, item.capacity
     lines = [f"launch {trial.launch + 1}: variant {trial.variant}, repeat {trial.repeat + 1}"]
     if item.command:
-        env = [f"{name}={shlex.quote(value)}" for name, value in trial.env.items()]
-        lines.append("  $ " + " ".join([*env, shlex.join(item.command)]))
+        env = [f"{name}={shell_line([value])}" for name, value in trial.env.items()]
+        lines.append(
+            "  $ "
+            + " ".join(
+                [*env, shell_line(with_tilde(relative_to_here(word)) for word in item.command)]
+            )
+        )
     if capacity is None:
         lines.append(f"  KV theory: unknown ({item.capacity_reason})")
         return lines

@@ -10,6 +10,7 @@ from harness.engines import server_log, vllm
 from harness.engines.models import ResolvedModel
 from harness.record import GrantedKv, ServerFacts, TrialFacts
 from harness.scenario import Scenario, Trial
+from harness.shell import relative_to_here, with_tilde
 from harness.specs.fields import merge_overrides
 from harness.telemetry.engine import read_granted
 from harness.telemetry.process import tree_pss_bytes, tree_rss_bytes
@@ -36,6 +37,7 @@ def trial_facts(
         kv_budget=trial.kv_budget.model_dump(),
         slo=scenario.slo.model_dump(exclude_none=True),
         model_config=effective_config(model.config if model else None, trial.flags),
+        stamp=trial.stamp,
     )
 
 
@@ -61,7 +63,7 @@ def server_facts(
     return ServerFacts(
         url=server.api_url,
         launched=True,
-        command=server.command,
+        command=tuple(with_tilde(relative_to_here(word)) for word in server.command),
         env=vllm.recorded_env(server.spec),
         served_model=vllm.SERVED_NAME,
         engine_version=engine_version,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from harness.analysis import latency
 from harness.analysis.results import Analysis, KvComparison, TrialAnalysis
 from harness.analysis.verdict import grouped
 from harness.record import BenchRecord, Environment, RequestRecord, ServerFacts, TrialRecord
+from harness.shell import shell_line
 
 #: Requests shown per trial and in a whole page; the files beside hold all.
 MAX_REQUESTS = 12
@@ -85,8 +85,8 @@ class TrialLine:
 
 def command_text(words: Iterable[str], env: Mapping[str, str] | None = None) -> str:
     """A command as it can be pasted into a shell, with what was set in its environment."""
-    settings = [f"{name}={shlex.quote(value)}" for name, value in (env or {}).items()]
-    return " ".join([*settings, shlex.join(list(words))])
+    settings = [f"{name}={shell_line([value])}" for name, value in (env or {}).items()]
+    return " ".join([*settings, shell_line(words)])
 
 
 def machine(environment: Environment) -> tuple[Fact, ...]:
