@@ -37,6 +37,7 @@ from harness.analysis.stats import METHOD
 from harness.analysis.verdict import verdicts
 from harness.errors import InputError
 from harness.record import BenchRecord, Run, TrialRecord
+from harness.scenario.schema import shape_label
 from harness.specs.model import model_spec
 from harness.theory.capacity import KvCapacity, predict_capacity, settings_from_flags
 from harness.theory.settings import default_max_num_batched_tokens
@@ -192,7 +193,9 @@ def _theory(capacity: KvCapacity | None, workload: Mapping[str, Any]) -> Theory 
     if capacity is None:
         return None
     length = _request_tokens(workload)
-    held = None if length is None else _requests_held(capacity, workload, length)
+    # Requests that share a prefix or differ in length hold other blocks; see their own analyses.
+    alike = None if shape_label(workload) else length
+    held = None if alike is None else _requests_held(capacity, workload, alike)
     return Theory(
         kv=KvFigures(
             kv_bytes_per_token=capacity.kv_bytes_per_token,
@@ -247,6 +250,7 @@ def workload_label(workload: Mapping[str, Any]) -> str:
     loop = f"concurrency {concurrency}" if rate is None else f"{rate:g} req/s"
     prompt, output = workload.get("context_tokens"), workload.get("output_tokens")
     text = f"{prompt}+{output} tokens × {workload.get('num_prompts')}, {loop}"
+    text += shape_label(workload)
     return f"{workload['name']}: {text}" if workload.get("name") else text
 
 

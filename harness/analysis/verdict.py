@@ -193,7 +193,8 @@ def _mismatch(
 
 def _prefix_hits(case: _Case) -> Iterator[Verdict]:
     rate = _hit_rate(case)
-    if rate and not case.trial.run.trial.workload.get("shared_prefix_tokens"):
+    workload = case.trial.run.trial.workload
+    if rate and not (workload.get("shared_prefix_tokens") or workload.get("turns")):
         reason = (
             f"{format_percent(rate)} of the prompt tokens came from the prefix cache though no "
             "prompt shares a prefix: a warm cache was measured; switch enable_prefix_caching off "

@@ -38,6 +38,7 @@ from harness.execute.budget import (
 )
 from harness.execute.facts import effective_config, read_log, server_facts, trial_facts
 from harness.execute.progress import Progress
+from harness.execute.strategies import check_heads, emulation_flags, refusal
 from harness.load import Target
 from harness.record import SCHEMA_VERSION, BenchRecord, Environment, ServerFacts
 from harness.run import VISIBLE_DEVICES, Endpoint, run_trial, seal_unplayed
@@ -71,7 +72,7 @@ class _Bench:
     folder: Path
     record: BenchRecord
     environment: Environment
-    model: models.ResolvedModel | None
+    models: dict[str | None, models.ResolvedModel | None]
     budget: Budget
     progress: Progress
     load_workers: int
@@ -109,8 +110,11 @@ def run_scenario(
     """
     began = time.monotonic()
     trials = expand(scenario)
-    model = _model_of(scenario, progress)
-    bench = _open(scenario, trials, model, root, command, progress, resume, load_workers)
+    known = _models_of(scenario, trials, progress)
+    for trial in trials:
+        model = known[trial.model]
+        check_heads(trial, effective_config(model.config if model else None, trial.flags))
+    bench = _open(scenario, trials, known, root, command, progress, resume, load_workers)
     earlier_s = bench.record.wall_s or 0.0
     status: Literal["finished", "interrupted"] = "interrupted"
     try:
@@ -144,18 +148,23 @@ def _one_more_repeat(bench: _Bench) -> tuple[Trial, ...]:
     return tuple(trial for trial in trials if trial.repeat == repeats - 1)
 
 
-def _model_of(scenario: Scenario, progress: Progress) -> models.ResolvedModel | None:
-    if scenario.model is None:
-        return None
-    if scenario.attach is not None:
-        return models.describe(scenario.model)
-    return models.resolve(scenario.model, on_progress=progress.preparing)
+def _models_of(
+    scenario: Scenario, trials: Sequence[Trial], progress: Progress
+) -> dict[str | None, models.ResolvedModel | None]:
+    """Every model that a trial is served with; variants may name a checkpoint of their own."""
+    found: dict[str | None, models.ResolvedModel | None] = {None: None}
+    for name in dict.fromkeys(trial.model for trial in trials):
+        if name is not None and scenario.attach is not None:
+            found[name] = models.describe(name)
+        elif name is not None:
+            found[name] = models.resolve(name, on_progress=progress.preparing)
+    return found
 
 
 def _open(
     scenario: Scenario,
     trials: Sequence[Trial],
-    model: models.ResolvedModel | None,
+    known: dict[str | None, models.ResolvedModel | None],
     root: Path,
     command: Sequence[str],
     progress: Progress,
@@ -190,7 +199,7 @@ def _open(
         folder,
         record,
         environment,
-        model,
+        known,
         budget,
         progress,
         load_workers,
@@ -246,6 +255,7 @@ def _run_launched(bench: _Bench, group: Sequence[Trial], first: int, trials: int
     log_path = bench.folder / "servers" / f"{trial.launch:03d}-{slugify(trial.variant)}.log"
     began = time.monotonic()
     try:
+        _check_runnable(bench, trial)
         extra = _pool_flags(bench, trial)
         spec = _spec(bench, trial, extra)
         used_before = _device_used(bench, trial)
@@ -295,11 +305,19 @@ def _pool_flags(bench: _Bench, trial: Trial) -> dict[str, Any]:
             "{equal_bytes: 2GiB}",
             kind="budget",
         )
-    return budget_flags(bench.budget, trial.flags, _spec_of(bench, trial), bench.device)
+    model = _spec_of(bench, trial)
+    extra = budget_flags(bench.budget, trial.flags, model, bench.device)
+    return extra | emulation_flags(trial, extra, model, extra.get(FLAG), bench.device)
+
+
+def _check_runnable(bench: _Bench, trial: Trial) -> None:
+    """Refuse what the engine would start and then not do."""
+    if (reason := refusal(trial, bench.device)) is not None:
+        raise ServerStartError(reason, kind="unsupported")
 
 
 def _spec(bench: _Bench, trial: Trial, extra: dict[str, Any]) -> vllm.ServerSpec:
-    model = bench.model
+    model = bench.models[trial.model]
     if model is None:
         raise InputError("a scenario that launches servers needs a model", where="model")
     return vllm.ServerSpec(
@@ -312,11 +330,12 @@ def _spec(bench: _Bench, trial: Trial, extra: dict[str, Any]) -> vllm.ServerSpec
 
 def _spec_of(bench: _Bench, trial: Trial) -> ModelSpec | None:
     """The layout of the trial's model; None where nobody knows it or it is not modelled."""
-    config = effective_config(bench.model.config if bench.model else None, trial.flags)
+    model = bench.models[trial.model]
+    config = effective_config(model.config if model else None, trial.flags)
     if config is None:
         return None
     with contextlib.suppress(ModelConfigError):
-        return model_spec(config, name=bench.scenario.model or "model")
+        return model_spec(config, name=trial.model or "model")
     return None
 
 
@@ -372,7 +391,7 @@ def _play_all(
             continue
         bench.progress.trial(trial, first + offset, trials)
         began = time.monotonic()
-        record = trial_facts(trial, bench.scenario, bench.model, extra)
+        record = trial_facts(trial, bench.scenario, bench.models[trial.model], extra)
         requests = plan(trial, token_range(record.model_config))
         try:
             run = run_trial(
@@ -417,7 +436,7 @@ def _give_up(
     for trial in group:
         run = seal_unplayed(
             bench.folder,
-            trial_facts(trial, bench.scenario, bench.model, {}),
+            trial_facts(trial, bench.scenario, bench.models[trial.model], {}),
             bench.environment,
             skipped=skipped,
             reason=reason,

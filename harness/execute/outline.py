@@ -7,14 +7,21 @@ unknown and says why.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from harness.engines import models, vllm
 from harness.errors import ModelConfigError
-from harness.execute.budget import Budget, after_baseline, budget_flags, initial_budget
+from harness.execute.budget import (
+    FLAG,
+    Budget,
+    after_baseline,
+    budget_flags,
+    initial_budget,
+)
 from harness.execute.facts import effective_config
+from harness.execute.strategies import check_heads, emulation_flags, refusal
 from harness.record import GrantedKv
 from harness.scenario import Scenario, Trial, expand
 from harness.specs.model import ModelSpec, model_spec
@@ -37,12 +44,13 @@ class PlannedTrial:
 
 def outline(scenario: Scenario) -> tuple[PlannedTrial, ...]:
     """Resolve every trial of a scenario."""
-    model = models.describe(scenario.model) if scenario.model is not None else None
     budget = initial_budget(scenario.kv_budget, scenario.server)
     trials = expand(scenario)
+    names = dict.fromkeys(trial.model for trial in trials)
+    known = {name: None if name is None else models.describe(name) for name in names}
     if not budget.is_known:
-        budget = _from_baseline(budget, scenario, trials, model)
-    return tuple(_planned(scenario, trial, model, budget) for trial in trials)
+        budget = _from_baseline(budget, scenario, trials, known)
+    return tuple(_planned(scenario, trial, known[trial.model], budget) for trial in trials)
 
 
 def pool_bytes(trial: Trial, extra: dict[str, object]) -> Bytes | None:
@@ -60,12 +68,12 @@ def _from_baseline(
     budget: Budget,
     scenario: Scenario,
     trials: Sequence[Trial],
-    model: models.ResolvedModel | None,
+    known: Mapping[str | None, models.ResolvedModel | None],
 ) -> Budget:
     """What the baseline would be granted, if its own flags say so."""
     baseline = next(trial for trial in trials if trial.is_baseline)
     pool = pool_bytes(baseline, {})
-    spec, _ = _model(scenario, baseline, model)
+    spec, _ = _model(baseline, known[baseline.model])
     if pool is None or spec is None:
         return budget
     capacity = predict_capacity(spec, settings_from_flags(baseline.flags, _device(scenario)), pool)
@@ -75,8 +83,8 @@ def _from_baseline(
 def _planned(
     scenario: Scenario, trial: Trial, model: models.ResolvedModel | None, budget: Budget
 ) -> PlannedTrial:
-    spec, reason = _model(scenario, trial, model)
-    extra = budget_flags(budget, trial.flags, spec, _device(scenario)) if spec else {}
+    spec, reason = _model(trial, model)
+    extra = _extra_flags(scenario, trial, spec, budget)
     command: tuple[str, ...] = ()
     if scenario.attach is None and model is not None:
         server = vllm.ServerSpec(model.argument, {**trial.flags, **extra}, trial.env, model.offline)
@@ -84,6 +92,16 @@ def _planned(
     if spec is None:
         return PlannedTrial(trial, command, None, reason)
     return _with_capacity(scenario, trial, command, spec, extra)
+
+
+def _extra_flags(
+    scenario: Scenario, trial: Trial, spec: ModelSpec | None, budget: Budget
+) -> dict[str, object]:
+    """The flags that kvbench adds: the pool, and what stands in for an emulated strategy."""
+    if spec is None:
+        return {} if budget.value_bytes is None else {FLAG: budget.value_bytes}
+    extra = budget_flags(budget, trial.flags, spec, _device(scenario))
+    return extra | emulation_flags(trial, extra, spec, pool_bytes(trial, extra), _device(scenario))
 
 
 def _with_capacity(
@@ -100,17 +118,18 @@ def _with_capacity(
     except ModelConfigError as error:
         return PlannedTrial(trial, command, None, error.what)
     reason = None if pool is not None else "the pool is what the machine's memory leaves"
+    if (refused := refusal(trial, _device(scenario))) is not None:
+        reason = f"will be skipped: {refused}"
     return PlannedTrial(trial, command, capacity, reason)
 
 
-def _model(
-    scenario: Scenario, trial: Trial, model: models.ResolvedModel | None
-) -> tuple[ModelSpec | None, str | None]:
+def _model(trial: Trial, model: models.ResolvedModel | None) -> tuple[ModelSpec | None, str | None]:
     config = effective_config(model.config if model else None, trial.flags)
+    check_heads(trial, config)
     if config is None:
         return None, "the model's configuration is not known here"
     try:
-        return model_spec(config, name=scenario.model or "model"), None
+        return model_spec(config, name=trial.model or "model"), None
     except ModelConfigError as error:
         return None, error.what
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 from harness.scenario.load import slugify
 from harness.scenario.schema import Flags, KvBudget, Scenario, Workload
@@ -41,6 +41,12 @@ class Trial:
     workload: Workload
     seed: int
     kv_budget: KvBudget
+    emulate: Literal["preallocation"] | None = None
+
+    @property
+    def stamp(self) -> Literal["measured", "emulated"]:
+        """What the trial's figures are."""
+        return "measured" if self.emulate is None else "emulated"
 
 
 def expand(scenario: Scenario) -> tuple[Trial, ...]:
@@ -67,9 +73,10 @@ def _trial(
     variant = scenario.variants[name]
     flags = {**scenario.server, **variant.flags}
     seed = _seed(scenario.seed, index, repeat)
+    model = variant.model or scenario.model
     identity = {
         "profile": scenario.profile,
-        "model": scenario.model,
+        "model": model,
         "attach": scenario.attach,
         "flags": flags,
         "env": {**scenario.env, **variant.env},
@@ -77,12 +84,13 @@ def _trial(
         "repeat": repeat,
         "seed": seed,
         "kv_budget": scenario.kv_budget.model_dump(),
+        "emulate": variant.emulate,
     }
     return Trial(
         trial_id=f"{_slug(name, workload, repeat)}-{_digest(identity)}",
         scenario=scenario.name,
         profile=scenario.profile,
-        model=scenario.model,
+        model=model,
         attach=scenario.attach,
         variant=name,
         is_baseline=name == scenario.baseline,
@@ -93,6 +101,7 @@ def _trial(
         workload=workload,
         seed=seed,
         kv_budget=scenario.kv_budget,
+        emulate=variant.emulate,
     )
 
 

@@ -21,6 +21,11 @@ from harness.scenario.read import Document, KeyPath, dotted, parse_value, read_d
 from harness.scenario.schema import (
     MATRIX_KEYS,
     PROFILES,
+    VARIANT_KEYS,
+    Judge,
+    LengthMix,
+    Needles,
+    Quality,
     Scenario,
     Slo,
     Strict,
@@ -34,6 +39,7 @@ TOP_KEYS = (
     "schema",
     "name",
     "question",
+    "claims",
     "model",
     "attach",
     "baseline",
@@ -46,10 +52,13 @@ TOP_KEYS = (
     "seed",
     "slo",
     "timeouts",
+    "quality",
     "profiles",
 )
 PROFILE_KEYS = tuple(key for key in TOP_KEYS if key not in ("schema", "name", "profiles"))
 MAX_TRIALS = 100_000
+#: The longest answer to a needle question.
+NEEDLE_ANSWER_TOKENS = 16
 ATTACHED_VARIANT = "attached"
 #: Flags that size the KV pool, which is the budget's business.
 POOL_FLAGS = ("kv_cache_memory_bytes", "num_gpu_blocks_override")
@@ -235,7 +244,7 @@ def _check_flag_names(values: Mapping[str, Any], spot: _Spot) -> None:
     if isinstance(variants, dict):
         for name, given in variants.items():
             flags = given if isinstance(given, dict) else {}
-            places.append((("variants", name), {k: v for k, v in flags.items() if k != "env"}))
+            places.append((("variants", name), _flags_only(flags)))
             places.append((("variants", name, "env"), flags.get("env")))
     for path, mapping in places:
         check = check_env if path[-1] == "env" else check_flags
@@ -244,6 +253,10 @@ def _check_flag_names(values: Mapping[str, Any], spot: _Spot) -> None:
                 check({str(key): mapping[key]})
             except ValueError as error:
                 raise spot.fail(str(error), (*path, str(key))) from None
+
+
+def _flags_only(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if key not in VARIANT_KEYS}
 
 
 def _check_attach(values: dict[str, Any], spot: _Spot) -> None:
@@ -342,8 +355,11 @@ def _legal_keys(path: KeyPath) -> Sequence[str]:
         "workloads": Workload,
         "timeouts": Timeouts,
         "slo": Slo,
+        "quality": {"judge": Judge, "needles": Needles}.get(str(path[1:2] and path[1]), Quality)
+        if len(path) > 2
+        else Quality,
     }
-    model = nested.get(path[0])
+    model = LengthMix if "length_mix" in path[:-1] else nested.get(path[0])
     return list(model.model_fields) if model is not None and len(path) > 1 else PROFILE_KEYS
 
 
@@ -359,6 +375,33 @@ def _check_scenario(scenario: Scenario, spot: _Spot, origins: Sequence[int]) -> 
     _check_budget(scenario, spot)
     _check_distinct_workloads(scenario, spot, origins)
     _check_lengths(scenario, spot, origins)
+    _check_quality(scenario, spot)
+
+
+def _check_quality(scenario: Scenario, spot: _Spot) -> None:
+    """Refuse questions that no server of the scenario can take."""
+    quality = scenario.quality
+    if quality is None:
+        return
+    asked = quality.context_tokens or scenario.workloads[0].context_tokens
+    needles = quality.needles.context_tokens if quality.needles is not None else ()
+    longest = max(asked + quality.answer_tokens, *(n + NEEDLE_ANSWER_TOKENS for n in needles), 0)
+    for name, variant in scenario.variants.items():
+        flags = {**scenario.server, **variant.flags}
+        limit = flags.get("max_model_len")
+        if isinstance(limit, int) and not isinstance(limit, bool) and longest > limit:
+            raise spot.fail(
+                f"a question of quality with its answer takes {longest} tokens and does not fit "
+                f"max_model_len {limit} of variant {name!r}",
+                ("quality",),
+                next_move="shorten quality.context_tokens, answer_tokens or needles",
+            )
+        if name == scenario.baseline and flags.get("load_format") == "dummy":
+            raise spot.fail(
+                "the baseline's weights are random (load_format: dummy): its text means nothing",
+                ("quality",),
+                next_move="leave `quality` out",
+            )
 
 
 def _check_variant_names(scenario: Scenario, spot: _Spot) -> None:

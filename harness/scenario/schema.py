@@ -8,6 +8,7 @@ sets itself are refused.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -67,12 +68,30 @@ def _number(value: Any) -> Any:
 Positive = Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)]
 
 
-class Workload(Strict):
-    """One load: prompts of one exact length, played in a closed or in an open loop.
+class LengthMix(Strict):
+    """Lengths of a long-tailed mix: log-normal around a median, cut at the workload's lengths.
 
-    ``context_tokens`` is the prompt's length; ``output_tokens`` is pinned (``ignore_eos``).
+    ``sigma`` is the standard deviation of the logarithm: at 1.0 one request in six is longer
+    than 2.7 medians. Without ``output_median`` every output has the workload's length.
+    """
+
+    context_median: TokenCount
+    output_median: TokenCount | None = None
+    sigma: Positive = 1.0
+
+
+class Workload(Strict):
+    """One load: prompts of exact lengths, played in a closed or in an open loop.
+
+    ``context_tokens`` is the prompt's length; ``output_tokens`` is pinned (``ignore_eos``). Where
+    requests differ in length (``length_mix``, ``turns``) these are those of the longest one.
     Exactly one of ``concurrency`` (closed loop) and ``request_rate`` (requests/s, open loop) is
     given; ``burstiness`` is the gamma shape of the arrival gaps, 1 being Poisson.
+
+    ``shared_prefix_tokens``: so many first tokens are the same in all prompts, warm-ups included.
+    ``turns``: the requests are ``num_prompts / turns`` conversations that return; each turn's
+    prompt is the one before and as many tokens again, and all conversations take a turn before
+    any takes the next.
     """
 
     name: str | None = Field(default=None, min_length=1, max_length=100)
@@ -83,6 +102,9 @@ class Workload(Strict):
     request_rate: Positive | None = None
     burstiness: Positive = 1.0
     warmup_requests: Annotated[int, Field(ge=0, le=10_000)] = 2
+    length_mix: LengthMix | None = None
+    shared_prefix_tokens: Annotated[TokenCount | None, Field()] = None
+    turns: Annotated[int, Field(ge=2, le=1000)] | None = None
 
     @model_validator(mode="after")
     def _one_loop(self) -> Self:
@@ -92,9 +114,25 @@ class Workload(Strict):
             raise ValueError("burstiness shapes the arrivals of an open loop: give request_rate")
         return self
 
+    @model_validator(mode="after")
+    def _one_shape(self) -> Self:
+        given = [key for key in SHAPES if getattr(self, key) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} can't be combined: give one of them")
+        shared, turns = self.shared_prefix_tokens, self.turns
+        if shared is not None and shared >= self.context_tokens:
+            raise ValueError("shared_prefix_tokens must leave each prompt a part of its own")
+        if turns is not None and self.num_prompts % turns:
+            raise ValueError(f"num_prompts must be a multiple of turns ({turns})")
+        if turns is not None and turns > self.context_tokens:
+            raise ValueError("context_tokens must hold at least one token per turn")
+        if self.length_mix is not None:
+            _check_medians(self.length_mix, self.context_tokens, self.output_tokens)
+        return self
+
     @property
     def total_tokens(self) -> Tokens:
-        """Prompt plus output tokens of one request."""
+        """Prompt plus output tokens of the longest request."""
         return self.context_tokens + self.output_tokens
 
     @property
@@ -106,7 +144,30 @@ class Workload(Strict):
             else f"{self.request_rate:g} req/s"
         )
         text = f"{self.context_tokens}+{self.output_tokens} tokens × {self.num_prompts}, {loop}"
+        text = f"{text}{shape_label(self.model_dump())}"
         return f"{self.name}: {text}" if self.name else text
+
+
+#: Keys that make the requests of a workload differ from one another; one at most is given.
+SHAPES = ("length_mix", "shared_prefix_tokens", "turns")
+
+
+def _check_medians(mix: LengthMix, context: Tokens, output: Tokens) -> None:
+    if mix.context_median > context or (mix.output_median or 0) > output:
+        raise ValueError(
+            "a median of length_mix lies above the longest length, which is context_tokens "
+            "(output_tokens)"
+        )
+
+
+def shape_label(workload: Mapping[str, Any]) -> str:
+    """How requests differ, such as ``, 1000 shared``; empty where they are all alike."""
+    mix, shared, turns = (workload.get(key) for key in SHAPES)
+    if mix:
+        return f", mixed (median {mix['context_median']})"
+    if shared:
+        return f", {shared} shared"
+    return f", {turns} turns" if turns else ""
 
 
 #: Keys of a workload that may be a list; lists are crossed with one another.
@@ -117,6 +178,7 @@ MATRIX_KEYS = (
     "concurrency",
     "request_rate",
     "burstiness",
+    "shared_prefix_tokens",
 )
 
 
@@ -204,11 +266,78 @@ ServerFlags = Annotated[Flags, Field(default_factory=dict)]
 ServerEnv = Annotated[dict[str, str], BeforeValidator(_env_text), Field(default_factory=dict)]
 
 
+class Judge(Strict):
+    """Who compares answers: ``self`` (the baseline's own server) or a server of your choice.
+
+    ``url`` and ``model`` go together; the key comes from the environment. ``margin`` is the net
+    loss (losses − wins, as a share of the pairs) up to which a variant counts as non-inferior.
+    """
+
+    url: str | None = Field(default=None, min_length=1, max_length=2000)
+    model: str | None = Field(default=None, min_length=1, max_length=500)
+    margin: Annotated[float, Field(gt=0, lt=1)] = 0.10
+
+    @model_validator(mode="after")
+    def _both_or_neither(self) -> Self:
+        if (self.url is None) != (self.model is None):
+            raise ValueError("a judge needs both url and model; leave both out for the baseline")
+        return self
+
+
+def _judge(value: Any) -> Any:
+    if value is True or value == "self":
+        return {}
+    return None if value is False or value == "off" else value
+
+
+class Needles(Strict):
+    """The grid of needle-in-a-haystack questions; each cell gets a single and a multi-key one."""
+
+    context_tokens: tuple[TokenCount, ...] = Field(strict=False, min_length=1, max_length=20)
+    depths: tuple[Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)], ...] = Field(
+        default=(0.0, 0.25, 0.5, 0.75, 1.0), strict=False, min_length=1, max_length=20
+    )
+    per_cell: Annotated[int, Field(ge=1, le=100)] = 1
+
+
+class Quality(Strict):
+    """What is asked to see whether a strategy changes the answers; ``quality: on`` takes all this.
+
+    ``context_tokens`` is the exact length of every prompt (None: the first workload's);
+    ``answer_tokens`` the longest answer. ``prompts`` and ``haystack`` are files of your own.
+    """
+
+    num_prompts: Annotated[int, Field(ge=1, le=10_000)] = 50
+    context_tokens: TokenCount | None = None
+    answer_tokens: Annotated[TokenCount, Field(ge=8)] = 128
+    needles: Needles | None = None
+    prompts: str | None = Field(default=None, min_length=1)
+    haystack: str | None = Field(default=None, min_length=1)
+    judge: Annotated[Judge | None, BeforeValidator(_judge)] = Judge()
+
+
+def _quality(value: Any) -> Any:
+    if value is True or value == "on":
+        return {}
+    return None if value is False or value == "off" else value
+
+
+#: Keys of a variant that are kvbench's own; every other key is a vLLM flag.
+VARIANT_KEYS = ("env", "emulate", "model")
+
+
 class Variant(Strict):
-    """One strategy: the server flags (and environment) by which it differs from the others."""
+    """One strategy: the server flags (and environment) by which it differs from the others.
+
+    ``emulate: preallocation`` lets in no more requests at once (``max_num_seqs``) than the pool
+    could hold if each reserved ``max_model_len`` tokens; its figures are stamped ``emulated``.
+    ``model`` names another checkpoint of the same model, such as one with calibrated KV scales.
+    """
 
     flags: ServerFlags
     env: ServerEnv
+    emulate: Literal["preallocation"] | None = None
+    model: str | None = Field(default=None, min_length=1, max_length=500)
 
     @model_validator(mode="before")
     @classmethod
@@ -217,10 +346,23 @@ class Variant(Strict):
             given = {}
         if not isinstance(given, dict):
             raise ValueError("a variant is a mapping of vLLM flags, such as {kv_cache_dtype: fp8}")
+        own = {key: given[key] for key in VARIANT_KEYS if key in given}
         return {
-            "flags": {key: value for key, value in given.items() if key != "env"},
-            "env": given.get("env", {}),
+            "flags": {key: value for key, value in given.items() if key not in VARIANT_KEYS},
+            "env": {},
+            **own,
         }
+
+    @model_validator(mode="after")
+    def _cap_is_emulated(self) -> Self:
+        if self.emulate is not None and "max_num_seqs" in self.flags:
+            raise ValueError("emulate: preallocation works out max_num_seqs itself: leave it out")
+        return self
+
+    @property
+    def stamp(self) -> Literal["measured", "emulated"]:
+        """What the variant's figures are."""
+        return "measured" if self.emulate is None else "emulated"
 
     _flags_are_legal = field_validator("flags")(check_flags)
     _env_is_legal = field_validator("env")(check_env)
@@ -235,6 +377,9 @@ class Scenario(Strict):
     schema_: Literal[1] = Field(alias="schema")
     name: str = Field(min_length=1, max_length=100)
     question: str = Field(default="", max_length=1000)
+    claims: tuple[Annotated[str, Field(pattern=r"^C([1-9]|1[0-5])$")], ...] = Field(
+        default=(), strict=False
+    )
     profile: Literal["cpu", "cuda"]
     model: str | None = Field(default=None, min_length=1, max_length=500)
     attach: str | None = Field(default=None, max_length=2000)
@@ -248,6 +393,7 @@ class Scenario(Strict):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     slo: Slo = Slo()
     timeouts: Timeouts = Timeouts()
+    quality: Annotated[Quality | None, BeforeValidator(_quality)] = None
 
     _flags_are_legal = field_validator("server")(check_flags)
     _env_is_legal = field_validator("env")(check_env)

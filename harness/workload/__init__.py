@@ -1,7 +1,7 @@
 """A trial → its planned requests, complete before anything is sent. Pure: no clock, no I/O.
 
-``tokens`` says which token ids may stand in a prompt, ``arrivals`` when requests of an open loop
-are due, ``plan`` puts both together.
+``tokens`` says which token ids may stand in a prompt, ``lengths`` how long each request is,
+``arrivals`` when requests of an open loop are due, ``plan`` puts them together.
 """
 
 from harness.workload.arrivals import arrival_times

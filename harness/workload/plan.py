@@ -1,12 +1,18 @@
 """A trial → the requests it will send, decided before the first one goes out.
 
-Method: every prompt is a list of ordinary token ids of exactly ``context_tokens``. Its first ids
-(as many as are needed, one or two in practice) spell a number that no other request of the trial
-has, so no two prompts share even one block of the KV cache; the rest is drawn from a generator
-seeded by the trial's seed and the request's index. Another repeat has another seed, so its
-prompts differ too. Warm-ups come first and are numbered with the others.
+Method: every prompt is a list of ordinary token ids of an exact length (``lengths``). Its first
+ids (as many as are needed, one or two in practice) spell a number that no other request of the
+trial has, so no two prompts share even one block of the KV cache; the rest is drawn from a
+generator seeded by the trial's seed and the request's index. Another repeat has another seed, so
+its prompts differ too. Warm-ups come first and are numbered with the others.
 
-Not covered: shared prefixes, text prompts, and output lengths that differ within a workload.
+Where a prefix is meant to be shared, it is drawn once from the trial's seed and stands before
+that unique part. Where conversations return, a turn's prompt is a longer piece of the
+conversation's own ids: what the model answered is not fed back, so that all prompts are known
+beforehand. All conversations take one turn before any takes the next; in a closed loop with as
+many slots as conversations a slow one may still be answering when its next turn is sent.
+
+Not covered: text prompts, and images.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ from harness.record import PlannedRequest
 from harness.scenario import Trial
 from harness.units import Tokens
 from harness.workload.arrivals import arrival_times
+from harness.workload.lengths import request_lengths, turn_length
 from harness.workload.tokens import TokenRange
 
 
@@ -33,19 +40,54 @@ def plan(trial: Trial, tokens: TokenRange) -> tuple[PlannedRequest, ...]:
     """
     workload = trial.workload
     warmups = workload.warmup_requests
-    count = warmups + workload.num_prompts
     due = _due_times(trial)
-    heads = _unique_heads(count, workload.context_tokens, tokens, trial.seed)
+    prompts = _turns(trial, tokens) if workload.turns else _singles(trial, tokens)
     return tuple(
         PlannedRequest(
             index=index,
             phase="warmup" if index < warmups else "measured",
-            prompt_token_ids=_prompt(head, workload.context_tokens, tokens, trial.seed, index),
-            output_tokens=workload.output_tokens,
+            prompt_token_ids=prompt,
+            output_tokens=output,
             planned_send_s=due[index - warmups] if due and index >= warmups else None,
         )
-        for index, head in enumerate(heads)
+        for index, (prompt, output) in enumerate(prompts)
     )
+
+
+def _singles(trial: Trial, tokens: TokenRange) -> Iterator[tuple[tuple[int, ...], Tokens]]:
+    """Prompt and output length of each request that stands for itself, warm-ups first."""
+    workload = trial.workload
+    count = workload.warmup_requests + workload.num_prompts
+    lengths = request_lengths(workload, count, trial.seed)
+    shared = _shared_prefix(trial, tokens)
+    own = [prompt - len(shared) for prompt, _ in lengths]
+    heads = _unique_heads(count, min(own), tokens, trial.seed)
+    for index, (head, length) in enumerate(zip(heads, own, strict=True)):
+        prompt = _prompt(head, length, tokens, trial.seed, index)
+        yield (*shared, *prompt), lengths[index][1]
+
+
+def _shared_prefix(trial: Trial, tokens: TokenRange) -> tuple[int, ...]:
+    length = trial.workload.shared_prefix_tokens or 0
+    rng = random.Random(f"{trial.seed}/shared")  # noqa: S311 - reproducible, not secret
+    return tuple(rng.choices(range(tokens.first, tokens.last + 1), k=length))
+
+
+def _turns(trial: Trial, tokens: TokenRange) -> Iterator[tuple[tuple[int, ...], Tokens]]:
+    """The warm-ups (first turns of conversations that never return), then turn after turn."""
+    workload = trial.workload
+    turns, warmups = workload.turns or 1, workload.warmup_requests
+    count = warmups + workload.num_prompts // turns
+    heads = _unique_heads(count, turn_length(workload, 0), tokens, trial.seed)
+    stories = [
+        _prompt(head, workload.context_tokens, tokens, trial.seed, index)
+        for index, head in enumerate(heads)
+    ]
+    for story in stories[:warmups]:
+        yield story[: turn_length(workload, 0)], workload.output_tokens
+    for turn in range(turns):
+        for story in stories[warmups:]:
+            yield story[: turn_length(workload, turn)], workload.output_tokens
 
 
 def _due_times(trial: Trial) -> tuple[float, ...] | None:
