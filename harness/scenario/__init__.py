@@ -6,11 +6,12 @@ one profile, ``expand`` turns a checked scenario into trials. No I/O beyond the 
 
 from harness.scenario.expand import Trial, expand, launch_groups, server_command_flags
 from harness.scenario.load import load_scenario, merge, slugify
-from harness.scenario.schema import PROFILES, KvBudget, Scenario, Slo, Workload
+from harness.scenario.schema import PROFILES, KvBudget, Quality, Scenario, Slo, Workload
 
 __all__ = [
     "PROFILES",
     "KvBudget",
+    "Quality",
     "Scenario",
     "Slo",
     "Trial",

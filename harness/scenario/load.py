@@ -351,15 +351,16 @@ def _explain(error: Any, path: KeyPath) -> str:
 
 
 def _legal_keys(path: KeyPath) -> Sequence[str]:
-    nested: dict[str | int, type[Strict]] = {
-        "workloads": Workload,
-        "timeouts": Timeouts,
-        "slo": Slo,
-        "quality": {"judge": Judge, "needles": Needles}.get(str(path[1:2] and path[1]), Quality)
-        if len(path) > 2
-        else Quality,
+    nested: dict[KeyPath, type[Strict]] = {
+        ("workloads",): Workload,
+        ("timeouts",): Timeouts,
+        ("slo",): Slo,
+        ("quality",): Quality,
+        ("quality", "judge"): Judge,
+        ("quality", "needles"): Needles,
     }
-    model = LengthMix if "length_mix" in path[:-1] else nested.get(path[0])
+    found = nested.get(path[:2]) if len(path) > 2 else None
+    model = LengthMix if "length_mix" in path[:-1] else found or nested.get(path[:1])
     return list(model.model_fields) if model is not None and len(path) > 1 else PROFILE_KEYS
 
 

@@ -1,0 +1,204 @@
+"""One server, asked for what quality needs: tokens, greedy answers, scores of given tokens.
+
+Method: the openai client over plain requests (no streaming; nothing is timed here). A prompt goes
+out as token ids, so what a server sees is exactly what was planned. Temperature 0 and never a
+seed: a per-request seed ends the engine of vLLM's CPU build. Tokens come from ``/tokenize`` and
+``/detokenize``, scores from ``prompt_logprobs``; both are vLLM's, other servers lack them.
+
+Not covered: the judge, which may be anybody's server (``judge``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from harness.errors import EngineError
+from harness.record import QualityAnswer, QualityScore
+from harness.units import Seconds, Tokens
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+#: vLLM's default for ``--max-logprobs``: more would be refused.
+TOP_K = 20
+#: Of the context so many places are kept, evenly spread; of the answer all.
+CONTEXT_POSITIONS = 256
+#: Where a server writes −∞ in JSON, it writes a number like this one.
+_LEAST_LOGPROB = -9999.0
+
+
+def is_local(url: str) -> bool:
+    """Whether a URL names this machine, which no proxy of the environment is for."""
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def open_client(
+    base_url: str, api_key: str | None, timeout_s: Seconds, *, retries: int = 2
+) -> OpenAI:
+    """An openai client that keeps to the environment's proxies only for other machines."""
+    from openai import DefaultHttpxClient, OpenAI
+
+    return OpenAI(
+        base_url=base_url,
+        api_key=api_key or "none",
+        timeout=timeout_s,
+        max_retries=retries,
+        http_client=DefaultHttpxClient(trust_env=not is_local(base_url)),
+    )
+
+
+class EngineClient:
+    """Asks one vLLM server; safe to use from several threads."""
+
+    def __init__(
+        self, base_url: str, model: str, api_key: str | None = None, timeout_s: Seconds = 900.0
+    ) -> None:
+        self._client = open_client(base_url, api_key, timeout_s)
+        self._root = base_url.rstrip("/").removesuffix("/v1")
+        self._model = model
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """The token ids of a bare text, without special tokens.
+
+        Raises:
+            EngineError: the server has no ``/tokenize``, or refuses.
+        """
+        return self._tokens({"prompt": text, "add_special_tokens": False})
+
+    def tokenize_chat(self, messages: Sequence[tuple[str, str]]) -> tuple[int, ...]:
+        """The token ids of a conversation under the model's chat template, ready to be answered.
+
+        A model without a chat template gets the bare text of the messages.
+        """
+        from openai import APIStatusError
+
+        listed = [{"role": role, "content": content} for role, content in messages]
+        try:
+            return self._tokens({"messages": listed, "add_generation_prompt": True})
+        except EngineError as error:
+            if not isinstance(error.__cause__, APIStatusError) or "template" not in str(error):
+                raise
+            return self._tokens({"prompt": "\n\n".join(content for _, content in messages)})
+
+    def _tokens(self, body: Mapping[str, Any]) -> tuple[int, ...]:
+        reply = self._post("/tokenize", body)
+        tokens = reply.get("tokens")
+        if not isinstance(tokens, list):
+            raise EngineError("/tokenize gave no tokens", where=self._root)
+        return tuple(tokens)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of token ids."""
+        return str(self._post("/detokenize", {"tokens": list(tokens)}).get("prompt", ""))
+
+    def max_model_len(self) -> Tokens | None:
+        """The longest context that the server takes; None if it does not say."""
+        length = self._post("/tokenize", {"prompt": "a"}).get("max_model_len")
+        return length if isinstance(length, int) else None
+
+    def answer(self, index: int, prompt: Sequence[int], max_tokens: Tokens) -> QualityAnswer:
+        """Answer a prompt greedily, at most ``max_tokens`` long; a failure is in the record."""
+        body = {
+            "prompt": list(prompt),
+            "max_tokens": max_tokens,
+            "temperature": 0.0,
+            "return_token_ids": True,
+        }
+        try:
+            reply = self._post("/v1/completions", body)
+            return _answer(index, reply)
+        except (EngineError, KeyError, IndexError, TypeError, ValueError) as error:
+            return QualityAnswer(index, error=_first_line(error))
+
+    def score(self, index: int, prompt: Sequence[int], answer: Sequence[int]) -> QualityScore:
+        """Score a prompt with its answer, token by token; a failure is in the record."""
+        body = {
+            "prompt": [*prompt, *answer],
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprobs": TOP_K,
+        }
+        try:
+            reply = self._post("/v1/completions", body)
+            return _score(index, reply["choices"][0]["prompt_logprobs"], prompt, answer)
+        except (EngineError, KeyError, IndexError, TypeError, ValueError) as error:
+            return QualityScore(index, len(prompt), error=_first_line(error))
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        from openai import APIError
+
+        try:
+            reply = self._client.post(
+                self._root + path, cast_to=dict[str, Any], body={"model": self._model, **body}
+            )
+        except APIError as error:
+            raise EngineError(f"{path}: {error.message}"[:500], where=self._root) from error
+        if not isinstance(reply, dict):
+            raise EngineError(f"{path}: the reply is no JSON object", where=self._root)
+        return reply
+
+
+def _first_line(error: Exception) -> str:
+    text = error.what if isinstance(error, EngineError) else f"unexpected reply: {error!r}"
+    return text.splitlines()[0][:500] if text else type(error).__name__
+
+
+def _answer(index: int, reply: Mapping[str, Any]) -> QualityAnswer:
+    choice, usage = reply["choices"][0], reply.get("usage") or {}
+    ids = choice.get("token_ids")
+    return QualityAnswer(
+        index=index,
+        text=str(choice["text"]),
+        token_ids=tuple(ids) if isinstance(ids, list) else None,
+        finish_reason=choice.get("finish_reason"),
+        prompt_tokens=usage.get("prompt_tokens"),
+        output_tokens=usage.get("completion_tokens"),
+    )
+
+
+def kept_positions(prompt_length: Tokens, answer_length: Tokens) -> tuple[int, ...]:
+    """Which places are kept: up to 256 of the context, evenly spread, and all of the answer.
+
+    Place 0 has nothing before it and is never scored.
+    """
+    scored = prompt_length - 1
+    kept = min(CONTEXT_POSITIONS, scored)
+    context = [1 + (step * scored) // kept for step in range(kept)] if kept > 0 else []
+    return (*context, *range(max(1, prompt_length), prompt_length + answer_length))
+
+
+def _score(
+    index: int, listed: Sequence[Any], prompt: Sequence[int], answer: Sequence[int]
+) -> QualityScore:
+    """Pick the kept places out of vLLM's ``prompt_logprobs``, one mapping per token."""
+    tokens = (*prompt, *answer)
+    if len(listed) != len(tokens):
+        raise ValueError(f"{len(listed)} scores for {len(tokens)} tokens")
+    positions = kept_positions(len(prompt), len(answer))
+    entries = [_entry(listed[place]) for place in positions]
+    own = [entry[tokens[place]] for place, entry in zip(positions, entries, strict=True)]
+    return QualityScore(
+        index=index,
+        prompt_length=len(prompt),
+        positions=positions,
+        logprobs=tuple(logprob for logprob, _ in own),
+        ranks=tuple(rank for _, rank in own),
+        top_ids=tuple(tuple(entry) for entry in entries),
+        top_logprobs=tuple(tuple(lp for lp, _ in entry.values()) for entry in entries),
+    )
+
+
+def _entry(listed: Mapping[str, Any]) -> dict[int, tuple[float, int]]:
+    """{token: (logprob, rank)}, the likeliest first."""
+    parsed = {
+        int(token): (max(float(one["logprob"]), _LEAST_LOGPROB), int(one["rank"]))
+        for token, one in listed.items()
+    }
+    return dict(sorted(parsed.items(), key=lambda item: item[1][1]))
