@@ -112,7 +112,21 @@ class ClientSample:
     cpu_share: Fraction | None
 
 
-Sample = GpuSample | ProcessSample | EngineSample | ClientSample
+@dataclass(frozen=True, slots=True)
+class CacheSample:
+    """The reference engine's cache after one step of one request.
+
+    ``sequence_tokens`` are those whose keys and values the step could see; ``allocated_bytes``
+    is the storage of the cache's tensors, which may be longer than the sequence, or nothing.
+    """
+
+    t_s: Seconds
+    request_index: int
+    sequence_tokens: Tokens
+    allocated_bytes: Bytes
+
+
+Sample = GpuSample | ProcessSample | EngineSample | ClientSample | CacheSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +257,7 @@ class TrialRecord:
     process_samples: tuple[ProcessSample, ...] = ()
     engine_samples: tuple[EngineSample, ...] = ()
     client_samples: tuple[ClientSample, ...] = ()
+    cache_samples: tuple[CacheSample, ...] = ()
     damaged_lines: int = 0
 
 

@@ -34,6 +34,7 @@ from harness.errors import NotFound, StoreError
 from harness.record import (
     SCHEMA_VERSION,
     BenchRecord,
+    CacheSample,
     ClientSample,
     EngineSample,
     GpuSample,
@@ -73,6 +74,7 @@ _SAMPLE_KINDS: dict[str, type[Any]] = {
     "process": ProcessSample,
     "engine": EngineSample,
     "client": ClientSample,
+    "cache": CacheSample,
 }
 _KIND_OF = {kind: name for name, kind in _SAMPLE_KINDS.items()}
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
@@ -171,6 +173,7 @@ def read_trial(folder: Path) -> TrialRecord:
         process_samples=tuple(samples["process"]),
         engine_samples=tuple(samples["engine"]),
         client_samples=tuple(samples["client"]),
+        cache_samples=tuple(samples["cache"]),
         damaged_lines=damaged + damaged_samples,
     )
 
