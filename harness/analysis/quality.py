@@ -1,0 +1,174 @@
+"""The stored answers of a run → everything that is said about its answer quality.
+
+Method: the baseline's first pass is the reference; its second pass (another server start, other
+batches and order) is the noise floor; each variant is held against both. A variant is called
+indistinguishable if neither its divergence nor its exact-match rate goes beyond the floor's: the
+95 % interval of the excess, paired by prompt, must leave out zero for a difference, and the match
+rate must lie outside the floor's interval. The sanity gate comes first: broken text is broken,
+whatever else is measured.
+
+Not covered: judges (``judging``), words and pictures (``report``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from harness.analysis.agreement import (
+    Place,
+    agreement,
+    buckets,
+    by_prompt,
+    excess,
+    free_running,
+    paired,
+    trend,
+)
+from harness.analysis.judging import judge_outcome
+from harness.analysis.quality_results import QualityAnalysis, Standing, VariantQuality
+from harness.analysis.retrieval import NEEDLE_TASKS, retrieval
+from harness.analysis.sanity import gate
+from harness.record import PassRecord, QualityAnswer, QualityPrompt, QualityRecords
+
+METHODS: Mapping[str, str] = {
+    "teacher_forced": "the baseline's greedy answers, and the text before them, scored token by "
+    "token by every server (prompt_logprobs, the 20 likeliest tokens); up to 256 places of the "
+    "context, evenly spread, and the whole answer are kept",
+    "kl": "KL(baseline ‖ variant) in nats per token, over the tokens that both list and one cell "
+    "for all the rest: a lower bound, exact for equal distributions; 95 % interval from resampled "
+    "prompts, none below 5",
+    "top1_agreement": "share of positions at which both find the same token likeliest",
+    "free_running": "greedy answers of the variant's own, token by token beside the baseline's",
+    "noise_floor": "the baseline against itself: another server start, reversed order, several "
+    "requests in a batch; a variant within it is indistinguishable",
+    "retrieval": "an answer is right if it contains the expected text as a word (for numbers: the "
+    "first number in it)",
+    "sanity_gate": "fails on text that is broken beside the baseline's (empty, repetitive, "
+    "perplexity over 1.5×, top-1 agreement under 50 %, needles lost), and on the engine's warning "
+    "of uncalibrated KV scales",
+}
+
+
+def analyse_quality(records: QualityRecords, baseline: str) -> QualityAnalysis | None:
+    """Say what the stored answers show; None if none were asked for."""
+    reference = next((p for p in records.passes if p.head.kind == "reference"), None)
+    if reference is None:
+        return None
+    others = sorted(
+        (p for p in records.passes if p.head.kind != "reference"),
+        key=lambda p: (p.head.kind != "self", p.head.launches, p.head.variant),
+    )
+    base_found = retrieval(records.prompts, reference.answers)
+    made = [_held(record, reference, records.prompts) for record in others]
+    texts = _texts(records.prompts, reference.answers)
+    return QualityAnalysis(
+        baseline=baseline,
+        prompts=sum(prompt.task not in NEEDLE_TASKS for prompt in records.prompts),
+        tasks=_counts([prompt.task for prompt in records.prompts]),
+        context_tokens=tuple(
+            sorted({p.context_tokens for p in records.prompts if p.context_tokens is not None})
+        ),
+        reference_status=reference.head.status,
+        reference_reason=reference.head.reason,
+        baseline_retrieval=base_found,
+        baseline_gate=gate(texts, (), log_warnings=reference.head.log_warnings) if texts else None,
+        variants=_against_floor(made, others, reference),
+        judges=tuple(judge_outcome(judge, records) for judge in records.judges),
+        left_out=reference.head.left_out,
+        methods=METHODS,
+    )
+
+
+def _counts(names: Sequence[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def _texts(
+    prompts: Sequence[QualityPrompt], answers: Sequence[QualityAnswer]
+) -> list[QualityAnswer]:
+    """The answers of some length: those to anything but needles."""
+    long = {prompt.index for prompt in prompts if prompt.task not in NEEDLE_TASKS}
+    return [answer for answer in answers if answer.index in long and answer.error is None]
+
+
+def _held(
+    record: PassRecord, reference: PassRecord, prompts: Sequence[QualityPrompt]
+) -> VariantQuality:
+    """One pass beside the reference, the noise floor aside."""
+    head = record.head
+    places = paired(reference.scores, record.scores)
+    on_answers = agreement([place for place in places if place.in_answer])
+    on_context = agreement([place for place in places if not place.in_answer])
+    texts, base_texts = (_texts(prompts, side.answers) for side in (record, reference))
+    found = retrieval(prompts, record.answers), retrieval(prompts, reference.answers)
+    known = bool(texts or places)
+    return VariantQuality(
+        variant=head.variant,
+        kind="self" if head.kind == "self" else "variant",
+        status=head.status,
+        reason=head.reason,
+        launches=head.launches,
+        concurrency=head.concurrency,
+        wall_s=head.wall_s,
+        errors=_errors(record),
+        on_answers=on_answers,
+        on_context=on_context,
+        by_position=buckets(places),
+        trend=trend(places),
+        free=free_running(base_texts, texts),
+        retrieval=found[0],
+        gate=gate(texts, base_texts, on_context, on_answers, found, head.log_warnings)
+        if known
+        else None,
+    )
+
+
+def _errors(record: PassRecord) -> int:
+    """Prompts that got no answer or no score in the end."""
+    bad = 0
+    for lines in (record.answers, record.scores):
+        good = {line.index for line in lines if line.error is None}
+        bad += len({line.index for line in lines} - good)
+    return bad
+
+
+def _against_floor(
+    made: Sequence[VariantQuality], records: Sequence[PassRecord], reference: PassRecord
+) -> tuple[VariantQuality, ...]:
+    floor = next((one for one in made if one.kind == "self"), None)
+    floor_places: tuple[Place, ...] = ()
+    if floor is not None:
+        own = next(record for record in records if record.head.kind == "self")
+        floor_places = paired(reference.scores, own.scores)
+    stood = []
+    for one, record in zip(made, records, strict=True):
+        if one.kind == "variant":
+            places = paired(reference.scores, record.scores)
+            over = excess(by_prompt(places), by_prompt(floor_places)) if floor_places else None
+            one = replace(one, kl_excess=over)
+            one = replace(one, standing=_standing(one, floor))
+        stood.append(one)
+    return tuple(stood)
+
+
+def _standing(one: VariantQuality, floor: VariantQuality | None) -> Standing:
+    if one.gate is None:
+        return "not measured"
+    if not one.gate.passed:
+        return "broken"
+    if one.kl_excess is None or floor is None:
+        return "no noise floor"
+    beyond = one.kl_excess.low is None or one.kl_excess.low > 0.0
+    if one.kl_excess.value > 0.0 and beyond:
+        return "differs"
+    return "differs" if _matches_less(one, floor) else "indistinguishable"
+
+
+def _matches_less(one: VariantQuality, floor: VariantQuality) -> bool:
+    if one.free is None or floor.free is None or floor.free.exact_match.low is None:
+        return False
+    return one.free.exact_match.value < floor.free.exact_match.low

@@ -1,0 +1,155 @@
+"""Stored answers → the questions put to a judge, controls mixed in, before any is asked.
+
+Method: per variant and prompt one pair (baseline's answer, variant's), unless the two are the
+same text, which is a tie without asking. Controls are made of the baseline's own answers and of
+prompts with known answers, and look like every other pair: ``identical`` shows one answer twice,
+``degraded`` an answer beside itself cut off, shuffled or swapped for that to another prompt,
+``known`` a right beside a wrong answer. Every pair is shown in both orders; all questions are
+shuffled. Everything is drawn from the seed.
+
+Not covered: asking (``harness.quality.judge``) and scoring (``harness.analysis.judging``).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.record import QualityPrompt
+from harness.workload.corpus import NOUNS
+
+PairKind = Literal["real", "identical", "degraded", "known"]
+#: Controls of each kind: as many as a fifth of the pairs, but never fewer or more than these.
+FEWEST_CONTROLS, MOST_CONTROLS = 4, 12
+#: An answer with fewer words can't be degraded so that one sees it.
+_SHORTEST_WORDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two answers to one prompt; of a control, ``one`` is the better (or the same) one."""
+
+    pair_id: str
+    kind: PairKind
+    variant: str | None
+    prompt: QualityPrompt
+    one: str
+    other: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A pair as it is shown: ``ab`` puts ``pair.one`` first."""
+
+    pair: Pair
+    order: Literal["ab", "ba"]
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """The answers in the order in which the judge sees them."""
+        both = (self.pair.one, self.pair.other)
+        return both if self.order == "ab" else both[::-1]
+
+
+def questions(
+    prompts: Sequence[QualityPrompt],
+    reference: Mapping[int, str],
+    variants: Mapping[str, Mapping[int, str]],
+    seed: int,
+) -> tuple[Question, ...]:
+    """All questions of a run, shuffled; ``reference`` and ``variants`` are texts by prompt."""
+    rng = random.Random(f"{seed}/judge")  # noqa: S311 - reproducible, not secret
+    usable = [prompt for prompt in prompts if reference.get(prompt.index, "").strip()]
+    real = list(_real(prompts, reference, variants))
+    count = max(FEWEST_CONTROLS, min(MOST_CONTROLS, len(real) // 5))
+    controls = [
+        *_identical(usable, reference, count, rng),
+        *_degraded(usable, reference, count, rng),
+        *_known(prompts, count, rng),
+    ]
+    asked = [Question(pair, order) for pair in (*real, *controls) for order in _ORDERS]
+    rng.shuffle(asked)
+    return tuple(asked)
+
+
+_ORDERS: tuple[Literal["ab", "ba"], ...] = ("ab", "ba")
+
+
+def same_text(one: str, other: str) -> bool:
+    """Whether two answers read the same."""
+    return " ".join(one.split()) == " ".join(other.split())
+
+
+def _real(
+    prompts: Sequence[QualityPrompt],
+    reference: Mapping[int, str],
+    variants: Mapping[str, Mapping[int, str]],
+) -> Iterator[Pair]:
+    for variant, answers in variants.items():
+        for prompt in prompts:
+            one, other = reference.get(prompt.index), answers.get(prompt.index)
+            if one is not None and other is not None and not same_text(one, other):
+                yield Pair(f"{variant}/{prompt.index}", "real", variant, prompt, one, other)
+
+
+def _identical(
+    usable: Sequence[QualityPrompt], reference: Mapping[int, str], count: int, rng: random.Random
+) -> Iterator[Pair]:
+    for prompt in rng.sample(list(usable), min(count, len(usable))):
+        text = reference[prompt.index]
+        yield Pair(f"identical/{prompt.index}", "identical", None, prompt, text, text)
+
+
+def _degraded(
+    usable: Sequence[QualityPrompt], reference: Mapping[int, str], count: int, rng: random.Random
+) -> Iterator[Pair]:
+    fit = [p for p in usable if len(reference[p.index].split()) >= _SHORTEST_WORDS]
+    ways = ("cut", "shuffled", "swapped")
+    for place, prompt in enumerate(rng.sample(fit, min(count, len(fit)))):
+        text = reference[prompt.index]
+        worse = degrade(text, ways[place % len(ways)], _foreign(prompt, fit, reference), rng)
+        if not same_text(text, worse):
+            yield Pair(f"degraded/{prompt.index}", "degraded", None, prompt, text, worse)
+
+
+def _foreign(
+    prompt: QualityPrompt, fit: Sequence[QualityPrompt], reference: Mapping[int, str]
+) -> str:
+    """The answer to another prompt, whose passage is another one."""
+    others = [p for p in fit if p.index != prompt.index and p.instruction != prompt.instruction]
+    place = prompt.index % len(others) if others else 0
+    return reference[others[place].index] if others else ""
+
+
+def degrade(text: str, way: str, foreign: str, rng: random.Random) -> str:
+    """Spoil an answer: ``cut`` to its first words, ``shuffled`` words, or ``swapped`` for another.
+
+    Without a foreign answer, swapping becomes shuffling.
+    """
+    words = text.split()
+    if way == "cut":
+        return " ".join(words[: max(2, len(words) // 5)])
+    if way == "swapped" and foreign:
+        return foreign
+    return " ".join(rng.sample(words, len(words)))
+
+
+def _known(prompts: Sequence[QualityPrompt], count: int, rng: random.Random) -> Iterator[Pair]:
+    graded = [prompt for prompt in prompts if prompt.expected]
+    chosen = rng.sample(graded, min(count, len(graded)))
+    for prompt in chosen:
+        right = prompt.expected[0]
+        wrong = _wrong(right, rng)
+        yield Pair(f"known/{prompt.index}", "known", None, prompt, right, wrong)
+
+
+def _wrong(right: str, rng: random.Random) -> str:
+    """An answer of the same form that is not the right one."""
+    if not right.isdigit():
+        return rng.choice([noun for noun in NOUNS if noun != right.lower()])
+    while True:
+        wrong = str(rng.randrange(10 ** (len(right) - 1), 10 ** len(right)))
+        if wrong != right:
+            return wrong
