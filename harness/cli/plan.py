@@ -137,6 +137,8 @@ def _launch_lines(item: PlannedTrial) -> list[str]:
         f"  KV theory: {capacity.kv_cache_dtype}, {format_count(capacity.kv_bytes_per_token)} "
         f"B/token, blocks of {capacity.block_size}, pool {_pool(item)}"
     )
+    if item.capacity_reason is not None and capacity.kv_cache_tokens is not None:
+        lines.append(f"    {item.capacity_reason}")
     lines.extend(f"    note: {note}" for note in capacity.notes)
     return lines
 

@@ -13,10 +13,12 @@ from pathlib import Path
 from statistics import fmean
 
 from harness.errors import KvbenchError
+from harness.execute.strategies import refusal
 from harness.record import BenchRecord, Run
 from harness.scenario import Scenario, Trial, Workload, expand, launch_groups, slugify
 from harness.store import read_manifest, read_run, runs_of
 from harness.units import Seconds, format_duration
+from harness.workload.lengths import request_lengths, turn_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +61,36 @@ def estimate(scenario: Scenario, root: Path) -> Estimate:
     load_s = [loads.get(_key(trial)) for trial in trials]
     known = sum(value is not None for value in load_s)
     start_s, stop_s = _measured_launch(earlier) or (rates.startup_s, rates.stop_s)
-    total_s = launches * (start_s + stop_s) + sum(
+    refused = [refusal(trial, scenario.profile) is not None for trial in trials]
+    idle = len({trial.launch for trial, no in zip(trials, refused, strict=True) if no})
+    total_s = (launches - idle) * (start_s + stop_s) + sum(
         value if value is not None else assumed_load_s(trial.workload, rates)
-        for value, trial in zip(load_s, trials, strict=True)
+        for value, trial, no in zip(load_s, trials, refused, strict=True)
+        if not no
     )
     return Estimate(total_s, launches, len(trials), _basis(earlier, known, len(trials), rates))
 
 
 def assumed_load_s(workload: Workload, rates: Rates) -> Seconds:
     """Prefill and decode one after the other, or the arrival times if those last longer."""
-    count = workload.num_prompts + workload.warmup_requests
     streams = min(workload.concurrency or 16, workload.num_prompts)
     decode = min(streams * rates.decode_tokens_per_s_per_stream, rates.decode_max_per_s)
-    work_s = count * (
-        workload.context_tokens / rates.prefill_tokens_per_s + workload.output_tokens / decode
-    )
+    prompts, outputs = _tokens_to_do(workload)
+    work_s = prompts / rates.prefill_tokens_per_s + outputs / decode
     if workload.request_rate is None:
         return work_s
     return max(work_s, workload.num_prompts / workload.request_rate)
+
+
+def _tokens_to_do(workload: Workload) -> tuple[float, float]:
+    """Prompt and output tokens of all requests, warm-ups too; nothing is taken to be cached."""
+    count = workload.num_prompts + workload.warmup_requests
+    lengths = request_lengths(workload, count, seed=0)
+    prompts = sum(prompt for prompt, _ in lengths)
+    if workload.turns:
+        per_turn = [turn_length(workload, turn) for turn in range(workload.turns)]
+        prompts = round(count * fmean(per_turn))
+    return prompts, sum(output for _, output in lengths)
 
 
 def _last_finished(root: Path, scenario: Scenario) -> tuple[BenchRecord, list[Run]] | None:
