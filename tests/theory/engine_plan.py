@@ -1,11 +1,12 @@
-"""Asks the installed engine for its own KV plan, many models in one process. Not imported by tests.
+"""Asks the installed engine for its own KV plan, many models in one process. Run, not imported.
 
 For each model the real configuration is built, the real model class is instantiated without
-storage for weights, and the engine's own functions gather the layers' cache specs, align the block size and
-plan the pool; only the server, the worker process and the allocation are left out. Tensor
-parallelism is played by telling the process group that it has more ranks: rank 0 is built.
+storage for weights, and the engine's own functions gather the layers' cache specs, align the
+block size and plan the pool; only the server, the worker process and the allocation are left
+out. Tensor parallelism is played by telling the process group that it has more ranks: rank 0
+is built.
 
-Reads one JSON list of ``{"name", "config", "flags", "memory"}`` on stdin, writes one JSON line each.
+Reads a JSON list of ``{"name", "config", "flags", "memory"}`` on stdin, writes a JSON line each.
 """
 
 import json
@@ -66,6 +67,7 @@ def specs_of_stage(vllm_config, tensor_parallel: int, stages: int, stage: int):
 
 
 def plan(case: dict, folder: Path) -> dict:
+    from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.attention.backends.utils import (
@@ -73,7 +75,6 @@ def plan(case: dict, folder: Path) -> dict:
         resolve_kv_cache_layout,
     )
     from vllm.v1.core import kv_cache_utils as engine
-    from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
 
     (folder / "config.json").write_text(json.dumps(case["config"]))
     flags = dict(case["flags"])

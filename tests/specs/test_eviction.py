@@ -1,0 +1,46 @@
+"""The rule as people write it into a server's environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import InputError
+from harness.specs.eviction import VARIABLE, EvictionRule, parse_rule, rule_from_env
+
+
+def test_a_rule_names_sinks_and_window_in_any_order() -> None:
+    assert parse_rule("sinks=32,window=512") == EvictionRule(sinks=32, window=512)
+    assert parse_rule(" window=512 , sinks = 0 ") == EvictionRule(sinks=0, window=512)
+
+
+def test_a_rule_is_written_back_as_it_is_read() -> None:
+    rule = EvictionRule(sinks=4, window=1024)
+    assert parse_rule(str(rule)) == rule
+
+
+def test_an_unset_or_empty_variable_asks_for_nothing() -> None:
+    assert rule_from_env({}) is None
+    assert rule_from_env({VARIABLE: "  "}) is None
+    assert rule_from_env({VARIABLE: "sinks=1,window=2"}) == EvictionRule(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sinks=32", "lacks window"),
+        ("window=512", "lacks sinks"),
+        ("sinks=32,window=0", "window=0 is no count of at least 1"),
+        ("sinks=-1,window=512", "sinks=-1 is no count of at least 0"),
+        ("sinks=32,window=many", "window=many is no count"),
+        ("sinks=32,window=512,window=256", "window is given twice"),
+        ("sink=32,window=512", "did you mean 'sinks'"),
+        ("512", "'512' is no part"),
+        ("sinks=1²,window=5", "sinks=1² is no count"),
+    ],
+)
+def test_what_is_no_rule_is_refused_with_the_legal_form(text: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_rule(text)
+    assert said in caught.value.what
+    assert caught.value.where == VARIABLE
+    assert caught.value.legal == ("sinks=<tokens>", "window=<tokens>")
