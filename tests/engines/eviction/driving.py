@@ -1,0 +1,142 @@
+"""Drives a real vLLM server with and without eviction: texts, perplexities, blocks held."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import pydoc_data.topics
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from harness.engines import models, vllm
+from harness.telemetry.engine import read_counters, read_granted
+
+MODEL = "smollm2-135m-instruct"
+GIB = 1 << 30
+#: What all runs of docs/eviction.md share, unless they say otherwise.
+FLAGS: Mapping[str, Any] = {
+    "block_size": 32,
+    "max_num_batched_tokens": 256,
+    "enable_prefix_caching": False,
+    "max_model_len": 4096,
+    "enforce_eager": True,
+    "gpu_memory_utilization": 0.3,
+    "kv_cache_memory_bytes": GIB,
+}
+#: The plugin list of the engine itself, ours left out: the stock engine.
+STOCK = {"VLLM_PLUGINS": ""}
+
+
+def prose(part: int = 0) -> str:
+    """English technical prose that every CPython carries; parts are far apart in it."""
+    whole = "\n\n".join(pydoc_data.topics.topics[key] for key in sorted(pydoc_data.topics.topics))
+    return whole[part * 100_000 :][:40_000]
+
+
+@dataclass(frozen=True)
+class Use:
+    """Blocks in use and requests running, as the engine's gauges told them once."""
+
+    at_s: float
+    blocks: float
+    running: float
+    preemptions: float
+
+
+class Engine:
+    """A running server and the few questions that the checks ask it."""
+
+    def __init__(self, server: vllm.Server) -> None:
+        self.server = server
+        self.granted = read_granted(server.root_url, 30.0)
+
+    def ask(self, path: str, **body: Any) -> dict[str, Any]:
+        body = {"model": vllm.SERVED_NAME, **body}
+        answer = httpx.post(
+            f"{self.server.root_url}{path}", json=body, timeout=600, trust_env=False
+        )
+        answer.raise_for_status()
+        return answer.json()
+
+    def tokens(self, text: str) -> list[int]:
+        return self.ask("/tokenize", prompt=text)["tokens"]
+
+    def complete(self, prompt: Sequence[int] | str, tokens: int, **more: Any) -> str:
+        body = {"temperature": 0.0, "ignore_eos": True, **more}
+        answer = self.ask("/v1/completions", prompt=prompt, max_tokens=tokens, **body)
+        return answer["choices"][0]["text"]
+
+    def logprobs(self, prompt: list[int]) -> list[float]:
+        """Natural logarithm of the probability of each token of a prompt but the first."""
+        answer = self.ask(
+            "/v1/completions", prompt=prompt, max_tokens=1, temperature=0.0, prompt_logprobs=0
+        )
+        told = answer["choices"][0]["prompt_logprobs"][1:]
+        return [step[str(token)]["logprob"] for step, token in zip(told, prompt[1:], strict=True)]
+
+    def use(self) -> Use:
+        sample = read_counters(self.server.root_url, 30.0)
+        blocks = self.granted.num_gpu_blocks
+        assert sample is not None
+        assert blocks is not None
+        return Use(
+            time.monotonic(),
+            (sample.kv_cache_usage or 0.0) * (blocks - 1),
+            sample.requests_running or 0.0,
+            sample.preemptions_total or 0.0,
+        )
+
+    @contextlib.contextmanager
+    def watched(self, every_s: float = 0.05) -> Iterator[list[Use]]:
+        """Samples of the gauges for as long as the block runs."""
+        seen: list[Use] = []
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.wait(every_s):
+                seen.append(self.use())
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            yield seen
+        finally:
+            done.set()
+            watcher.join()
+
+    def at_once(self, prompts: Sequence[list[int]], tokens: int, **more: Any) -> list[str]:
+        """Complete several prompts together."""
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            return list(pool.map(lambda p: self.complete(p, tokens, **more), prompts))
+
+
+@contextlib.contextmanager
+def engine(
+    folder: Path, env: Mapping[str, str], flags: Mapping[str, Any] = FLAGS
+) -> Iterator[Engine]:
+    """A server of the embedded model."""
+    model = models.resolve(MODEL)
+    spec = vllm.ServerSpec(model.argument, flags, env, model.offline)
+    log = folder / f"{time.monotonic_ns()}.log"
+    with vllm.Server.launch(spec, log, timeout_s=180) as server:
+        yield Engine(server)
+
+
+def evicting(sinks: int, window: int) -> dict[str, str]:
+    return {"KVBENCH_EVICTION": f"sinks={sinks},window={window}"}
+
+
+def perplexity(logprobs: Sequence[float]) -> float:
+    return math.exp(-sum(logprobs) / len(logprobs))
+
+
+def span(logprobs: Sequence[float], first: int, last: int) -> Sequence[float]:
+    """Of the tokens at positions ``first`` to ``last``; the list begins with position 1."""
+    return logprobs[first - 1 : last - 1]
