@@ -148,7 +148,9 @@ class ServerFacts:
 
     ``command`` and ``env`` are what we set ourselves; nothing of the surrounding environment,
     so no secret is in them. ``device_before``/``loaded_*`` are read before start and once
-    healthy. RSS counts a page that several processes share once for each, PSS once in all.
+    healthy. ``rss_loaded_bytes`` is the process tree's, in which a page
+    that several processes share counts once for each; ``worker_*`` are the anonymous memory of
+    the processes that hold weights and pool, when they begin to load the weights and once healthy.
     """
 
     url: str
@@ -165,8 +167,8 @@ class ServerFacts:
     device_used_before_bytes: Bytes | None = None
     device_used_loaded_bytes: Bytes | None = None
     rss_loaded_bytes: Bytes | None = None
-    pss_before_weights_bytes: Bytes | None = None
-    pss_loaded_bytes: Bytes | None = None
+    worker_before_weights_bytes: Bytes | None = None
+    worker_loaded_bytes: Bytes | None = None
     log_warnings: tuple[str, ...] = ()
     log_kv_lines: tuple[str, ...] = ()
 
@@ -223,6 +225,7 @@ class TrialFacts:
     slo: dict[str, float] = field(default_factory=dict)
     model_config: dict[str, Any] | None = None
     stamp: Literal["measured", "emulated", "modelled"] = "measured"
+    engine: Literal["vllm", "reference"] = "vllm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +283,7 @@ class BenchRecord:
     wall_s: Seconds | None = None
     server_startup_s: Seconds | None = None
     load_s: Seconds | None = None
+    quality_s: Seconds | None = None
     server_stop_s: Seconds | None = None
     kv_budget_bytes: Bytes | None = None
     kv_budget_tokens: Tokens | None = None

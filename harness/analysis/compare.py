@@ -35,13 +35,14 @@ from harness.analysis.results import (
 from harness.analysis.rows import comparison
 from harness.analysis.stats import METHOD
 from harness.analysis.verdict import verdicts
-from harness.errors import InputError
+from harness.errors import InputError, ModelConfigError
 from harness.record import BenchRecord, Run, TrialRecord
 from harness.scenario.schema import shape_label
-from harness.specs.model import model_spec
+from harness.specs.model import ModelSpec, model_spec
 from harness.theory.capacity import KvCapacity, predict_capacity, settings_from_flags
-from harness.theory.settings import default_max_num_batched_tokens
-from harness.units import Tokens
+from harness.theory.settings import EngineSettings, default_max_num_batched_tokens
+from harness.theory.weights import weight_footprint
+from harness.units import Bytes, Tokens
 
 __all__ = ["METHODS", "Analysis", "analyse", "to_json", "workload_label"]
 
@@ -78,7 +79,8 @@ def analyse(bench: BenchRecord, trials: Sequence[TrialRecord]) -> Analysis:
     )
     baseline = _baseline(bench, records)
     comparisons = _comparisons(analysed, records, baseline)
-    kv = _kv(analysed, records, baseline)
+    pooled = any(record.run.trial.engine == "vllm" for record in records)
+    kv = _kv(analysed, records, baseline) if pooled else ()
     seen = _occupancies(records, predictions)
     never_run = len(set(bench.trial_ids) - {record.run.trial.trial_id for record in records})
     budget = bench.scenario.get("kv_budget") or {}
@@ -126,13 +128,16 @@ def _baseline(bench: BenchRecord, records: Sequence[TrialRecord]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Prediction:
-    """What theory says of one trial's pool; ``reason`` where it says nothing."""
+    """What theory says of one trial's memory; ``reason`` where it says nothing of the pool."""
 
     capacity: KvCapacity | None
     reason: str | None
+    weights_bytes_per_gpu: Bytes | None = None
 
 
 def _predict(run: Run) -> _Prediction:
+    if run.trial.engine == "reference":
+        return _Prediction(None, "transformers keeps no pool of blocks")
     if run.trial.model_config is None:
         return _Prediction(None, "nothing is known of the model's configuration")
     flags = _with_defaults(run)
@@ -141,14 +146,21 @@ def _predict(run: Run) -> _Prediction:
     try:
         model = model_spec(run.trial.model_config, name=run.trial.model)
         settings = settings_from_flags(flags, device)
-        return _Prediction(
-            predict_capacity(model, settings, pool_bytes(run), num_blocks=blocks), None
-        )
+        capacity = predict_capacity(model, settings, pool_bytes(run), num_blocks=blocks)
+        return _Prediction(capacity, None, _weights(model, settings))
     except InputError as error:
         return _Prediction(None, str(error))
     except (TypeError, ValueError) as error:
         # Flags are the engine's to judge; one of a form that theory does not read costs the theory.
         return _Prediction(None, f"the server's flags can't be read as numbers: {error}")
+
+
+def _weights(model: ModelSpec, settings: EngineSettings) -> Bytes | None:
+    """Weight bytes per GPU; None where the config lacks what only weights need."""
+    try:
+        return weight_footprint(model, settings).bytes_per_gpu
+    except ModelConfigError:
+        return None
 
 
 def _with_defaults(run: Run) -> dict[str, Any]:
@@ -414,14 +426,18 @@ def _ledgers(
     found: dict[str, Ledger] = {}
     for record, trial, prediction in zip(records, trials, predictions, strict=True):
         if trial.status in _RAN and trial.variant not in found and trial.summary is not None:
-            made = ledger(record, trial.summary, _predicted_memory(record, prediction.capacity))
+            made = ledger(record, trial.summary, _predicted_memory(record, prediction))
             if made is not None:
                 found[trial.variant] = made
     return tuple(found.values())
 
 
-def _predicted_memory(record: TrialRecord, capacity: KvCapacity | None) -> PredictedMemory:
-    if capacity is None or capacity.num_blocks is None:
-        return PredictedMemory()
-    pool = capacity.num_blocks * capacity.bytes_per_block
-    return PredictedMemory(kv_pool_bytes=pool * gpus(record.run.trial.server_flags))
+def _predicted_memory(record: TrialRecord, prediction: _Prediction) -> PredictedMemory:
+    count = gpus(record.run.trial.server_flags)
+    capacity, weights = prediction.capacity, prediction.weights_bytes_per_gpu
+    pool = None
+    if capacity is not None and capacity.num_blocks is not None:
+        pool = capacity.num_blocks * capacity.bytes_per_block * count
+    return PredictedMemory(
+        weights_bytes=None if weights is None else weights * count, kv_pool_bytes=pool
+    )

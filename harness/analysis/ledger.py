@@ -6,9 +6,11 @@ silent. What the meter saw after loading, less what was there before, must equal
 remainder is shown and above 5 % the ledger is suspect. A line that nobody states falls into the
 remainder, and the verdict names it.
 
-The meter is NVML's device memory (before: ahead of the start) or, without a GPU, the process
-tree's PSS (before: when it began to load the weights, so interpreters and libraries are left out);
-old records that lack both have its RSS.
+The meter is NVML's device memory (before: ahead of the start) or, without a GPU, the anonymous
+memory of the worker processes (before: when they began to load the weights, so interpreters and
+libraries are left out); old records that lack both have the tree's RSS. The CPU backend repacks
+its linear weights for oneDNN, and the allocator keeps what that frees: no theory here states it,
+so a CPU ledger is expected to stay open by about the size of the linear weights.
 
 Log figures are per GPU, printed to 0.01 GiB; they are multiplied by the number of GPUs (tensor ×
 pipeline parallel), as the meter adds up all of them. ``peak activation`` in vLLM's log already
@@ -102,7 +104,7 @@ def _scaled(amount: Bytes | None, count: int) -> Bytes | None:
     return None if amount is None else amount * count
 
 
-Meter = Literal["nvml", "pss", "rss"]
+Meter = Literal["nvml", "workers", "rss"]
 
 
 def _seen(
@@ -112,10 +114,10 @@ def _seen(
     if server.device_used_loaded_bytes is not None:
         before = server.device_used_before_bytes
         return "nvml", before, server.device_used_loaded_bytes, summary.gpu_used_peak_bytes
-    if server.pss_loaded_bytes is not None and server.pss_before_weights_bytes is not None:
+    if server.worker_loaded_bytes is not None and server.worker_before_weights_bytes is not None:
         grown = _grown(summary.rss_peak_bytes, server.rss_loaded_bytes)
-        peak = None if grown is None else server.pss_loaded_bytes + grown
-        return "pss", server.pss_before_weights_bytes, server.pss_loaded_bytes, peak
+        peak = None if grown is None else server.worker_loaded_bytes + grown
+        return "workers", server.worker_before_weights_bytes, server.worker_loaded_bytes, peak
     if server.rss_loaded_bytes is not None:
         # The processes did not exist before they were started: nothing was resident.
         return "rss", 0, server.rss_loaded_bytes, summary.rss_peak_bytes
@@ -123,7 +125,7 @@ def _seen(
 
 
 def _grown(peak: Bytes | None, loaded: Bytes | None) -> Bytes | None:
-    """What the tree took under load; its RSS counts shared pages twice, but their growth is nil."""
+    """What the tree took under load; its RSS counts shared pages twice, but those do not grow."""
     return None if peak is None or loaded is None else max(0, peak - loaded)
 
 

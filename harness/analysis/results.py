@@ -305,7 +305,7 @@ class Ledger:
 
     variant: str
     trial_id: str
-    meter: Literal["nvml", "pss", "rss"] | None
+    meter: Literal["nvml", "workers", "rss"] | None
     lines: tuple[LedgerLine, ...]
     before_bytes: Bytes | None
     loaded_bytes: Bytes | None

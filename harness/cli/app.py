@@ -14,6 +14,7 @@ import typer
 from harness import __version__
 from harness.cli import model
 from harness.cli.bench import bench
+from harness.cli.calc import calc
 from harness.cli.doctor import doctor
 from harness.cli.plan import plan
 from harness.cli.report import report
@@ -32,6 +33,7 @@ app = typer.Typer(
 app.command()(plan)
 app.command()(bench)
 app.command()(report)
+app.command()(calc)
 
 app.command()(doctor)
 app.add_typer(model.app, name="model")

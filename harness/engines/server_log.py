@@ -14,11 +14,12 @@ FailureKind = Literal[
     "unsupported", "memory", "flag", "model", "gated", "port", "killed", "engine", "unknown"
 ]
 
+STARTING = "starting the engine"
 LOADING = "loading the weights"
 
 #: The latest of these to appear in the log is what the server is doing.
 _STAGES: tuple[tuple[str, str], ...] = (
-    (r"Initializing a V1 LLM engine", "starting the engine"),
+    (r"Initializing a V1 LLM engine", STARTING),
     (r"Starting to load model", LOADING),
     (r"Loading weights took|Model loading took", "weights loaded"),
     (r"Compiling a graph|Dynamo bytecode transform|torch\.compile took", "compiling"),

@@ -27,7 +27,7 @@ from harness.engines import guard, server_log
 from harness.errors import EngineMissing, ServerStartError
 from harness.scenario import server_command_flags
 from harness.store import read_text_tail
-from harness.telemetry.process import tree_pss_bytes
+from harness.telemetry.process import worker_bytes
 from harness.units import Bytes, Seconds
 
 #: The package that the scenarios are written and tested for.
@@ -35,7 +35,8 @@ PINNED_VERSION = "0.32.0"
 SERVED_NAME = "kvbench"
 MODULE = "vllm.entrypoints.openai.api_server"
 HOST = "127.0.0.1"
-POLL_S = 0.25
+POLL_S: Seconds = 0.25
+QUICK_POLL_S: Seconds = 0.05
 #: From SIGTERM to SIGKILL; vLLM needs 1 to 6 s to end its engine and workers.
 GRACE_S: Seconds = 30.0
 LOG_TAIL_BYTES = 256 * 1024
@@ -120,9 +121,9 @@ class Server:
         self.port = free_port()
         self.command = server_command(spec, self.port)
         self.startup_s: Seconds | None = None
-        #: Memory of the process tree when it began to load the weights: interpreters and
+        #: Memory of the workers when they began to load the weights: interpreters and
         #: libraries, which the memory ledger must not charge to the model.
-        self.pss_before_weights_bytes: Bytes | None = None
+        self.worker_before_weights_bytes: Bytes | None = None
         self.pid: int | None = None
         self.exit_code: int | None = None
         self._began = time.monotonic()
@@ -227,10 +228,11 @@ class Server:
                     evidence="\n".join(self.log().splitlines()[-10:]),
                 )
             stage = server_log.stage(self.log())
-            if stage == server_log.LOADING and self.pss_before_weights_bytes is None:
-                self.pss_before_weights_bytes = tree_pss_bytes(self.pid) if self.pid else None
+            if stage == server_log.LOADING and self.worker_before_weights_bytes is None:
+                self.worker_before_weights_bytes = worker_bytes(self.pid) if self.pid else None
             on_stage(stage, elapsed_s)
-            time.sleep(POLL_S)
+            # The reading above must be taken before much is loaded: a gigabyte takes a second.
+            time.sleep(QUICK_POLL_S if stage == server_log.STARTING else POLL_S)
 
     def _healthy(self) -> bool:
         connection = http.client.HTTPConnection(HOST, self.port, timeout=2.0)

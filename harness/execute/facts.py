@@ -13,7 +13,7 @@ from harness.scenario import Scenario, Trial
 from harness.shell import relative_to_here, with_tilde
 from harness.specs.fields import merge_overrides
 from harness.telemetry.engine import read_granted
-from harness.telemetry.process import tree_pss_bytes, tree_rss_bytes
+from harness.telemetry.process import tree_rss_bytes, worker_bytes
 from harness.units import Bytes
 
 _LOG_BYTES = 4 << 20
@@ -38,6 +38,7 @@ def trial_facts(
         slo=scenario.slo.model_dump(exclude_none=True),
         model_config=effective_config(model.config if model else None, trial.flags),
         stamp=trial.stamp,
+        engine=trial.engine,
     )
 
 
@@ -74,8 +75,8 @@ def server_facts(
         device_used_before_bytes=used_before,
         device_used_loaded_bytes=used_loaded,
         rss_loaded_bytes=tree_rss_bytes(server.pid) if server.pid is not None else None,
-        pss_before_weights_bytes=server.pss_before_weights_bytes,
-        pss_loaded_bytes=tree_pss_bytes(server.pid) if server.pid is not None else None,
+        worker_before_weights_bytes=server.worker_before_weights_bytes,
+        worker_loaded_bytes=worker_bytes(server.pid) if server.pid is not None else None,
         log_warnings=server_log.warnings(log),
         log_kv_lines=server_log.kv_lines(log),
     )

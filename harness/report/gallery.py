@@ -38,6 +38,13 @@ class Plate:
     alt: str
 
 
+METERS = {
+    "nvml": "device memory (NVML)",
+    "workers": "private memory of the engine's workers, less what they held before the weights,",
+    "rss": "resident memory of the server (RSS)",
+}
+
+
 def plates(analysis: Analysis, trials: Sequence[TrialRecord], folder: Path) -> tuple[Plate, ...]:
     """Draw every chart of a run and write its files into ``folder``."""
     drawn: list[Plate] = []
@@ -175,7 +182,7 @@ def _ledger(analysis: Analysis) -> charts.Chart | None:
                 (line.name, line.granted_bytes or line.predicted_bytes) for line in ledger.lines
             ),
             remainder_bytes=ledger.remainder_bytes,
-            total_bytes=ledger.loaded_bytes,
+            total_bytes=ledger.loaded_bytes - (ledger.before_bytes or 0),
         )
         for ledger in analysis.ledgers
         if ledger.loaded_bytes is not None and _itemised(ledger) >= 2
@@ -183,7 +190,7 @@ def _ledger(analysis: Analysis) -> charts.Chart | None:
     if not stacks:
         return None
     meter = analysis.ledgers[0].meter
-    seen = "device memory (NVML)" if meter == "nvml" else "resident memory of the server (RSS)"
+    seen = METERS.get(meter or "", "memory of the server")
     first = stacks[0]
     pool = dict(first.parts).get("kv_pool")
     title = (

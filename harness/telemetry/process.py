@@ -25,6 +25,8 @@ from harness.telemetry.source import Problems
 from harness.units import Bytes, Seconds
 
 TREE_REFRESH_S: Seconds = 5.0
+#: How vLLM names its worker processes in the process list.
+WORKER_TITLE = "VLLM::Worker"
 
 
 def _tree(root_pid: int) -> tuple[psutil.Process, ...]:
@@ -85,6 +87,32 @@ def tree_pss_bytes(root_pid: int) -> Bytes | None:
     milliseconds for a large server and stalls its page faults meanwhile.
     """
     return _total(_tree(root_pid), _pss)[0]
+
+
+def _anonymous(process: psutil.Process) -> Bytes:
+    memory = process.memory_info()
+    anonymous: int = memory.rss - memory.shared
+    return anonymous
+
+
+def worker_bytes(root_pid: int) -> Bytes | None:
+    """Anonymous memory of the engine's worker processes: tensors, not mapped files or libraries.
+
+    On the CPU build the workers hold the weights and the KV pool. None where there is no worker
+    or the system does not tell shared from private pages (Linux does).
+    """
+    workers = [process for process in _tree(root_pid) if _is_worker(process)]
+    try:
+        return _total(workers, _anonymous)[0]
+    except AttributeError:
+        return None
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return any(word.startswith(WORKER_TITLE) for word in process.cmdline()[:1])
+    except psutil.Error:
+        return False
 
 
 class ProcessSource:

@@ -17,6 +17,7 @@ from harness.telemetry.process import (
     tree_pids,
     tree_pss_bytes,
     tree_rss_bytes,
+    worker_bytes,
 )
 
 MIB = 2**20
@@ -117,3 +118,24 @@ def test_a_new_child_is_seen_at_the_next_walk() -> None:
     with _running(CHILD):
         assert source.read(TREE_REFRESH_S - 0.1)[0].processes == before
         assert source.read(TREE_REFRESH_S)[0].processes == before + 1
+
+
+WORKER = "import sys, time; held = bytearray(64 << 20); print('ready', flush=True); time.sleep(60)"
+
+
+def test_a_worker_is_found_by_its_title_and_its_tensors_are_counted() -> None:
+    child = subprocess.Popen(
+        ["VLLM::Worker_TP0", "-c", WORKER], executable=sys.executable, stdout=subprocess.PIPE
+    )
+    with child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        held = worker_bytes(os.getpid())
+        child.kill()
+    assert held is not None
+    # 64 MiB of its own, and a bare interpreter's few.
+    assert 64 << 20 < held < 96 << 20
+
+
+def test_without_a_worker_its_memory_is_unknown() -> None:
+    assert worker_bytes(os.getpid()) is None
