@@ -101,7 +101,7 @@ def run_trial(
     sources = sources_for(endpoint, environment, server.env.get(VISIBLE_DEVICES))
     try:
         with TrialFolder(run_folder, started) as folder:
-            _link_log(endpoint.log_path, folder.path / LOG_FILE)
+            link_log(endpoint.log_path, folder.path / LOG_FILE)
             return _measure(
                 folder, endpoint, plan, sources, concurrency, load_workers, on_progress
             )
@@ -173,7 +173,7 @@ def _all_failed(errors: Sequence[str], measured: int) -> str | None:
     return f"every request failed; the first said: {errors[0]}"
 
 
-def _link_log(source: Path | None, place: Path) -> None:
+def link_log(source: Path | None, place: Path) -> None:
     """Let the trial's folder hold the server's whole log, which is still growing."""
     if source is None:
         return
@@ -203,5 +203,5 @@ def seal_unplayed(
         server=server,
     )
     with TrialFolder(run_folder, run) as folder:
-        _link_log(log_path, folder.path / LOG_FILE)
+        link_log(log_path, folder.path / LOG_FILE)
         return folder.seal_with(status="skipped" if skipped else "failed", reason=reason)

@@ -20,7 +20,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
@@ -56,6 +56,7 @@ class ReferenceSpec:
     dtype: str = "auto"
     attention: str = "sdpa"
     threads: int | None = None
+    env: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +133,18 @@ class ReferenceEngine:
         return engine
 
     @property
+    def env(self) -> dict[str, str]:
+        """What was added to the child's environment."""
+        return {**self.spec.env, **(vllm.OFFLINE_ENV if self.spec.offline else {})}
+
+    @property
     def pid(self) -> int:
         """The child's process id."""
         return self._child.pid
 
     def _start(self) -> subprocess.Popen[str]:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        env = {k: v for k, v in os.environ.items() if k not in vllm.DROPPED_ENV}
+        inherited = {k: v for k, v in os.environ.items() if k not in vllm.DROPPED_ENV}
         with self.log_path.open("ab") as log:
             try:
                 return subprocess.Popen(
@@ -148,7 +154,7 @@ class ReferenceEngine:
                     stderr=log,
                     text=True,
                     encoding="utf-8",
-                    env={**env, **(vllm.OFFLINE_ENV if self.spec.offline else {})},
+                    env={**inherited, **self.env},
                     # Ctrl-C is ours to handle: the child is ended when the record is closed.
                     start_new_session=True,
                 )

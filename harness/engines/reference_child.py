@@ -27,6 +27,8 @@ from typing import IO, Any
 
 #: Tokens between two readings of a cache's storage; the first and the last are always read.
 READ_EVERY = 16
+#: Short enough for any reservation, long enough to have taken both kinds of step.
+WARM_UP_PROMPT, WARM_UP_OUTPUT = 2, 2
 _PR_SET_PDEATHSIG = 1
 
 
@@ -131,6 +133,10 @@ def serve(model: Any, settings: dict[str, Any], requests: IO[str], events: IO[st
         events.write(json.dumps(event) + "\n")
         events.flush()
 
+    with torch.inference_mode():
+        # The first steps of a process pay for kernels that are chosen and buffers that are made.
+        for _ in generate(model, [1] * WARM_UP_PROMPT, WARM_UP_OUTPUT, settings):
+            pass
     tell({"ready": facts(model)})
     for line in requests:
         request = json.loads(line)

@@ -17,6 +17,7 @@ from harness.execute.strategies import refusal
 from harness.record import BenchRecord, Run
 from harness.scenario import Scenario, Trial, Workload, expand, launch_groups, slugify
 from harness.store import read_manifest, read_run, runs_of
+from harness.theory.recompute import kv_computations
 from harness.units import Seconds, format_duration
 from harness.workload.lengths import request_lengths, turn_length
 
@@ -41,6 +42,10 @@ ASSUMED = {
 }
 
 
+#: Start and stop of the reference engine, which loads a model and no more.
+_REFERENCE_LAUNCH: tuple[Seconds, Seconds] = (8.0, 1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """Predicted wall time of a bench, and the sentence that says what it rests on."""
@@ -60,15 +65,27 @@ def estimate(scenario: Scenario, root: Path) -> Estimate:
     loads = _measured_loads(earlier)
     load_s = [loads.get(_key(trial)) for trial in trials]
     known = sum(value is not None for value in load_s)
-    start_s, stop_s = _measured_launch(earlier) or (rates.startup_s, rates.stop_s)
+    assumed = (
+        _REFERENCE_LAUNCH if scenario.engine == "reference" else (rates.startup_s, rates.stop_s)
+    )
+    start_s, stop_s = _measured_launch(earlier) or assumed
     refused = [refusal(trial, scenario.profile) is not None for trial in trials]
     idle = len({trial.launch for trial, no in zip(trials, refused, strict=True) if no})
     total_s = (launches - idle) * (start_s + stop_s) + sum(
-        value if value is not None else assumed_load_s(trial.workload, rates)
+        value if value is not None else _assumed_s(trial, rates)
         for value, trial, no in zip(load_s, trials, refused, strict=True)
         if not no
     )
     return Estimate(total_s, launches, len(trials), _basis(earlier, known, len(trials), rates))
+
+
+def _assumed_s(trial: Trial, rates: Rates) -> Seconds:
+    if trial.engine == "vllm" or trial.flags.get("cache") != "none":
+        return assumed_load_s(trial.workload, rates)
+    prompt, output = trial.workload.context_tokens, trial.workload.output_tokens
+    count = trial.workload.num_prompts + trial.workload.warmup_requests
+    positions = kv_computations(prompt, output, cached=False)
+    return count * positions / rates.prefill_tokens_per_s
 
 
 def assumed_load_s(workload: Workload, rates: Rates) -> Seconds:

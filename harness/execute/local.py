@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from harness import machine
 from harness.engines import attached, models, server_log, vllm
+from harness.engines.reference import ReferenceEngine
 from harness.errors import (
     EngineMissing,
     InputError,
@@ -39,6 +40,7 @@ from harness.execute.budget import (
 from harness.execute.facts import effective_config, read_log, server_facts, trial_facts
 from harness.execute.progress import Progress
 from harness.execute.strategies import check_heads, emulation_flags, refusal
+from harness.execute.reference import reference_facts, reference_spec, run_reference_trial
 from harness.load import Target
 from harness.record import SCHEMA_VERSION, BenchRecord, Environment, ServerFacts
 from harness.run import VISIBLE_DEVICES, Endpoint, run_trial, seal_unplayed
@@ -245,7 +247,9 @@ def _run_group(
         return
     bench.progress.launching(group, number, launches)
     if bench.scenario.attach is not None:
-        _run_attached(bench, pending, first, trials)
+        _run_attached(bench, pending, first, trials, group[0])
+    elif bench.scenario.engine == "reference":
+        _run_reference(bench, pending, first, trials)
     else:
         _run_launched(bench, pending, first, trials)
 
@@ -308,6 +312,65 @@ def _pool_flags(bench: _Bench, trial: Trial) -> dict[str, Any]:
     model = _spec_of(bench, trial)
     extra = budget_flags(bench.budget, trial.flags, model, bench.device)
     return extra | emulation_flags(trial, extra, model, extra.get(FLAG), bench.device)
+def _run_reference(bench: _Bench, group: Sequence[Trial], first: int, trials: int) -> None:
+    trial, timeouts = group[0], bench.scenario.timeouts
+    log_path = bench.folder / "servers" / f"{trial.launch:03d}-{slugify(trial.variant)}.log"
+    began = time.monotonic()
+    used_before = _device_used(bench, trial)
+    try:
+        model = bench.models[trial.model]
+        if model is None:
+            raise InputError("the reference engine needs a model", where="model")
+        spec = reference_spec(trial, model)
+        engine = ReferenceEngine.launch(
+            spec, log_path, timeout_s=timeouts.startup_s, on_stage=bench.progress.starting
+        )
+    except (ServerStartError, InputError) as error:
+        bench.startup_s += time.monotonic() - began
+        _start_failed(bench, group, error, log_path)
+        return
+    bench.startup_s += time.monotonic() - began
+    try:
+        facts = reference_facts(engine, used_before, _device_used(bench, trial))
+        _play_reference(bench, group, first, trials, facts, engine)
+    finally:
+        bench.progress.stopping()
+        bench.stop_s += engine.stop()
+
+
+def _play_reference(
+    bench: _Bench,
+    group: Sequence[Trial],
+    first: int,
+    trials: int,
+    facts: ServerFacts,
+    engine: ReferenceEngine,
+) -> None:
+    for offset, trial in enumerate(group, start=1):
+        if (dead := engine.death()) is not None:
+            reason = f"ended in an earlier trial: {dead}"
+            _give_up(bench, [trial], reason, skipped=False, facts=facts, log=engine.log_path)
+            continue
+        bench.progress.trial(trial, first + offset, trials)
+        began = time.monotonic()
+        record = trial_facts(trial, bench.scenario, bench.models[trial.model], {})
+        try:
+            run = run_reference_trial(
+                bench.folder,
+                record,
+                bench.environment,
+                facts,
+                engine,
+                plan(trial, token_range(record.model_config)),
+                timeout_s=bench.scenario.timeouts.request_s,
+                on_progress=bench.progress.load,
+            )
+        finally:
+            bench.load_s += time.monotonic() - began
+        if run.status != "sealed":
+            bench.progress.unplayed(trial, run.status, run.reason or "")
+
+
 
 
 def _check_runnable(bench: _Bench, trial: Trial) -> None:

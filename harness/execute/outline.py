@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.engines import models, vllm
+from harness.engines import models, reference, vllm
 from harness.errors import ModelConfigError
 from harness.execute.budget import (
     FLAG,
@@ -83,6 +83,9 @@ def _from_baseline(
 def _planned(
     scenario: Scenario, trial: Trial, model: models.ResolvedModel | None, budget: Budget
 ) -> PlannedTrial:
+    if trial.engine == "reference":
+        reason = "transformers keeps no pool of blocks"
+        return PlannedTrial(trial, reference.command(), None, reason)
     spec, reason = _model(trial, model)
     extra = _extra_flags(scenario, trial, spec, budget)
     command: tuple[str, ...] = ()

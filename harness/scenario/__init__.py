@@ -6,12 +6,14 @@ one profile, ``expand`` turns a checked scenario into trials. No I/O beyond the 
 
 from harness.scenario.expand import Trial, expand, launch_groups, server_command_flags
 from harness.scenario.load import load_scenario, merge, slugify
+from harness.scenario.reference import ReferenceOptions, reference_options
 from harness.scenario.schema import PROFILES, KvBudget, Quality, Scenario, Slo, Workload
 
 __all__ = [
     "PROFILES",
     "KvBudget",
     "Quality",
+    "ReferenceOptions",
     "Scenario",
     "Slo",
     "Trial",
@@ -20,6 +22,7 @@ __all__ = [
     "launch_groups",
     "load_scenario",
     "merge",
+    "reference_options",
     "server_command_flags",
     "slugify",
 ]

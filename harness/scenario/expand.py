@@ -42,6 +42,7 @@ class Trial:
     seed: int
     kv_budget: KvBudget
     emulate: Literal["preallocation"] | None = None
+    engine: Literal["vllm", "reference"] = "vllm"
 
     @property
     def stamp(self) -> Literal["measured", "emulated"]:
@@ -86,6 +87,8 @@ def _trial(
         "kv_budget": scenario.kv_budget.model_dump(),
         "emulate": variant.emulate,
     }
+    if scenario.engine != "vllm":
+        identity["engine"] = scenario.engine
     return Trial(
         trial_id=f"{_slug(name, workload, repeat)}-{_digest(identity)}",
         scenario=scenario.name,
@@ -102,6 +105,7 @@ def _trial(
         seed=seed,
         kv_budget=scenario.kv_budget,
         emulate=variant.emulate,
+        engine=scenario.engine,
     )
 
 

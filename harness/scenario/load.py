@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from harness.errors import ScenarioError, did_you_mean
 from harness.scenario.read import Document, KeyPath, dotted, parse_value, read_document
+from harness.scenario.reference import reference_faults
 from harness.scenario.schema import (
     MATRIX_KEYS,
     PROFILES,
@@ -40,6 +41,7 @@ TOP_KEYS = (
     "name",
     "question",
     "claims",
+    "engine",
     "model",
     "attach",
     "baseline",
@@ -234,6 +236,8 @@ def _fill_optional(values: dict[str, Any], spot: _Spot) -> None:
                 (),
                 next_move=f"add `{key}:`, or `attach:` to measure a server that is running",
             )
+    if values.get("engine") == "reference":
+        values.setdefault("kv_budget", "engine")
 
 
 def _check_flag_names(values: Mapping[str, Any], spot: _Spot) -> None:
@@ -377,6 +381,14 @@ def _check_scenario(scenario: Scenario, spot: _Spot, origins: Sequence[int]) -> 
     _check_distinct_workloads(scenario, spot, origins)
     _check_lengths(scenario, spot, origins)
     _check_quality(scenario, spot)
+    _check_reference(scenario, spot, origins)
+
+
+def _check_reference(scenario: Scenario, spot: _Spot, origins: Sequence[int]) -> None:
+    if scenario.engine != "reference":
+        return
+    for fault, path, legal in reference_faults(scenario):
+        raise spot.fail(fault, _written_path(path, origins), legal=legal)
 
 
 def _check_quality(scenario: Scenario, spot: _Spot) -> None:

@@ -381,6 +381,7 @@ class Scenario(Strict):
         default=(), strict=False
     )
     profile: Literal["cpu", "cuda"]
+    engine: Literal["vllm", "reference"] = "vllm"
     model: str | None = Field(default=None, min_length=1, max_length=500)
     attach: str | None = Field(default=None, max_length=2000)
     baseline: str
