@@ -20,6 +20,7 @@ LOGS = Path(__file__).resolve().parents[1] / "data" / "server_logs"
         ("too_small", "memory", "too small for one request"),
         ("too_large", "memory", "other processes hold memory"),
         ("unsupported", "unsupported", "does not take"),
+        ("offload_on_cpu", "unsupported", "does not take"),
     ],
 )
 def test_a_real_failure_is_sorted_and_explained(name: str, kind: str, words: str) -> None:
