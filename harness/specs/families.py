@@ -76,12 +76,21 @@ def _plain(fields: Fields) -> tuple[Layer, ...]:
     )
 
 
-def _multi_query(fields: Fields) -> tuple[Layer, ...]:
+def _multi_query(*, ignores_kv_dtype: bool) -> LayerRule:
     """One KV head under the flag ``multi_query``, else what the config says."""
-    grouped = fields.flag("new_decoder_architecture")
-    one = fields.get("multi_query", True) and not grouped
-    heads = 1 if one else fields.kv_heads
-    return tuple(_head_layer(fields, i, kv_heads=heads) for i in range(fields.layer_count))
+
+    def rule(fields: Fields) -> tuple[Layer, ...]:
+        grouped = fields.flag("new_decoder_architecture")
+        one = fields.get("multi_query", True) and not grouped
+        layer = _head_layer(
+            fields,
+            0,
+            kv_heads=1 if one else fields.kv_heads,
+            ignores_kv_dtype=ignores_kv_dtype,
+        )
+        return tuple(replace(layer, index=i) for i in range(fields.layer_count))
+
+    return rule
 
 
 def _attention_section(fields: Fields) -> tuple[Layer, ...]:
@@ -412,10 +421,11 @@ _PLAIN_TYPES = (
 _RULES: dict[str, LayerRule] = {
     **dict.fromkeys(_PLAIN_TYPES, _plain),
     **dict.fromkeys(_LATENT_TYPES, _latent),
-    "falcon": _multi_query,
-    "RefinedWeb": _multi_query,
-    "RefinedWebModel": _multi_query,
-    "gpt_bigcode": _multi_query,
+    # These model classes never tell their attention layers about the KV dtype.
+    "falcon": _multi_query(ignores_kv_dtype=True),
+    "RefinedWeb": _multi_query(ignores_kv_dtype=True),
+    "RefinedWebModel": _multi_query(ignores_kv_dtype=True),
+    "gpt_bigcode": _multi_query(ignores_kv_dtype=False),
     "dbrx": _attention_section,
     "mpt": _attention_section,
     "nemotron-nas": _per_block,

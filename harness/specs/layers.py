@@ -19,8 +19,8 @@ class AttentionLayer:
 
     ``index`` is the layer's place in the model (for pipeline stages and per-layer settings).
     ``window`` is the number of tokens a sliding layer attends to, itself included, or the chunk
-    of a chunked layer. ``element_dtype`` fixes the storage where the engine ignores
-    ``--kv-cache-dtype`` for this cache.
+    of a chunked layer. ``ignores_kv_dtype`` marks layers that the engine keeps in the model's dtype
+    whatever ``--kv-cache-dtype`` says.
     """
 
     index: int
@@ -29,7 +29,7 @@ class AttentionLayer:
     head_dim: int
     head_dim_v: int
     window: int | None = None
-    element_dtype: str | None = None
+    ignores_kv_dtype: bool = False
 
 
 @dataclass(frozen=True, slots=True)

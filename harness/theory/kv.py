@@ -207,8 +207,6 @@ def _drafting(settings: EngineSettings) -> bool:
 
 
 def _token_bytes(layer: AttentionLayer, heads: int, dtype: KvDtype) -> Bytes:
-    if layer.element_dtype is not None:
-        return heads * (layer.head_dim + layer.head_dim_v) * element_bytes(layer.element_dtype)
     if layer.kind == "mla":
         return dtype.latent_bytes(layer.head_dim)
     return dtype.token_bytes(heads, layer.head_dim, layer.head_dim_v)
@@ -216,6 +214,8 @@ def _token_bytes(layer: AttentionLayer, heads: int, dtype: KvDtype) -> Bytes:
 
 def _layer_dtype(layer: AttentionLayer, model: ModelSpec, settings: EngineSettings) -> KvDtype:
     dtype = resolved_kv_dtype(model, settings)
+    if layer.ignores_kv_dtype:
+        return kv_dtype(model_dtype(model, settings))
     if not _skipped(layer, model, settings, dtype):
         return dtype
     if any(other.window for other in model.attention_layers):

@@ -133,6 +133,11 @@ def test_one_kv_head_under_the_multi_query_flag() -> None:
     )
 
 
+def test_a_model_class_that_ignores_the_kv_dtype_is_marked() -> None:
+    assert attention(layers("falcon", 1, multi_query=True))[0].ignores_kv_dtype
+    assert not attention(layers("gpt_bigcode", 1, multi_query=True))[0].ignores_kv_dtype
+
+
 def test_kv_heads_in_a_section_of_their_own() -> None:
     assert attention(layers("dbrx", 1, attn_config={"kv_n_heads": 2}))[0].kv_heads == 2
 

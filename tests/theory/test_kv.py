@@ -187,6 +187,11 @@ def test_skipped_layers_beside_windows_are_refused() -> None:
         specs(model, kv_cache_dtype="fp8", kv_cache_dtype_skip_layers=("sliding_window",))
 
 
+def test_layers_that_ignore_the_kv_dtype_keep_the_models() -> None:
+    model = small({**LLAMA, "model_type": "falcon", "multi_query": True})
+    assert {spec.token_bytes for spec in specs(model, kv_cache_dtype="fp8")} == {256}
+
+
 # --- what a request needs ------------------------------------------------------------------------
 
 
