@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 from harness.clock import Clock
 from harness.load.player import Part, Player
 from harness.load.target import LoadOutcome, LoadProgress, Target
-from harness.load.watch import SAMPLE_S, watch
+from harness.load.watch import SAMPLE_S, quiet_collector, watch
 from harness.load.wire import open_wire
 from harness.load.workers import play_with_workers
 from harness.record import ClientSample, Phase, PlannedRequest, RequestRecord
@@ -66,9 +66,11 @@ async def _play_here(
     on_progress: Callable[[LoadProgress], None] | None,
     should_stop: Callable[[], str | None],
 ) -> LoadOutcome:
-    async with open_wire(target, clock) as wire:
+    async with AsyncExitStack() as stack:
+        wire = await stack.enter_async_context(open_wire(target, clock))
         player = Player(wire, target, clock, on_record)
         player.prepare(plan)
+        stack.enter_context(quiet_collector())
         watchers = [
             asyncio.create_task(watch(clock, on_sample)),
             asyncio.create_task(_attend(player, on_progress, should_stop)),

@@ -10,9 +10,7 @@ Not covered: telemetry of the server, and any arithmetic on the records.
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,21 +41,6 @@ class Part:
     ticket: Callable[[], int]
 
 
-@contextmanager
-def _quiet_collector() -> Iterator[None]:
-    """Keep garbage collection short while a load runs.
-
-    A full collection walks every object of every loaded library and would hold up all stamps by
-    tens of milliseconds; what exists already is set aside until the load is over.
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
 class Player:
     """Plays parts against one server and hands on a record of each request."""
 
@@ -78,6 +61,7 @@ class Player:
         self._fault: BaseException | None = None
         self._chunks = self._done = self._failed = self._output_tokens = 0
         self._part: Part | None = None
+        self._turnstile = asyncio.Lock()
         self.stop_reason: str | None = None
 
     def prepare(self, requests: Sequence[PlannedRequest]) -> None:
@@ -89,6 +73,8 @@ class Player:
         """Play one part to its end, or until ``stop`` was called; all records are out then."""
         self._part = part
         self._chunks = self._done = self._failed = self._output_tokens = 0
+        # Workers are given a moment a little ahead, so that all of them begin together.
+        await asyncio.sleep(max(0.0, part.start_s - self._clock.now()))
         if self.stop_reason is not None:
             return
         slots = min(part.concurrency or 0, len(part.requests))
@@ -97,8 +83,7 @@ class Player:
         if part.concurrency is None:
             self._spawn(self._arrivals(part))
         try:
-            with _quiet_collector():
-                await self._all_ended()
+            await self._all_ended()
         except asyncio.CancelledError:
             self.stop("interrupted")
             await self._all_ended()
@@ -161,6 +146,10 @@ class Player:
             self._spawn(self._request(request, due_s))
 
     async def _request(self, request: PlannedRequest, planned_s: Seconds) -> RequestRecord:
+        # One request is begun per turn of the loop, so that many due at once don't keep the bytes
+        # that arrive meanwhile from being stamped.
+        async with self._turnstile:
+            await asyncio.sleep(0)
         begun_s = self._clock.now()
         sending, answer = Sending(), Answer()
         self._answers[request.index] = answer

@@ -12,8 +12,10 @@ shows as lag of the heartbeat as well.
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from harness.clock import Clock
 from harness.record import ClientSample
@@ -35,3 +37,18 @@ async def watch(clock: Clock, on_sample: Callable[[ClientSample], None]) -> None
         now = clock.now()
         share = (time.process_time() - cpu) / (now - start)
         on_sample(ClientSample(t_s=now, loop_lag_s=worst, cpu_share=share))
+
+
+@contextmanager
+def quiet_collector() -> Iterator[None]:
+    """Keep garbage collection short while a load runs.
+
+    A full collection walks every object of every loaded library and would hold up all stamps by
+    tens of milliseconds; what exists already is set aside until the load is over.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

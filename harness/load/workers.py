@@ -17,7 +17,7 @@ import multiprocessing as mp
 import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -26,7 +26,7 @@ from typing import Any, cast
 from harness.clock import Clock
 from harness.load.player import Part, Player
 from harness.load.target import LoadOutcome, LoadProgress, Target
-from harness.load.watch import SAMPLE_S, watch
+from harness.load.watch import SAMPLE_S, quiet_collector, watch
 from harness.load.wire import open_wire
 from harness.record import ClientSample, Phase, PlannedRequest, RequestRecord
 from harness.units import Seconds
@@ -242,9 +242,11 @@ async def _serve(share: _Share, pipe: Connection) -> None:
         with suppress(OSError):
             pipe.send(message)
 
-    async with open_wire(share.target, share.clock) as wire:
+    async with AsyncExitStack() as stack:
+        wire = await stack.enter_async_context(open_wire(share.target, share.clock))
         player = Player(wire, share.target, share.clock, tell)
         player.prepare(share.plan)
+        stack.enter_context(quiet_collector())
         loop = asyncio.get_running_loop()
         loop.add_reader(pipe.fileno(), _listen, pipe, orders, player)
         watchers = [

@@ -27,7 +27,7 @@ def test_workers_keep_an_open_loops_due_times_on_one_clock(standin):
     start_s = played.outcome.load_start_s
     for record, due_s in zip(played.by_index, due, strict=True):
         assert record.planned_send_s == pytest.approx(start_s + due_s)
-        assert 0 <= record.sent_s - record.planned_send_s < 0.2
+        assert 0 <= record.sent_s - record.planned_send_s < 0.5
 
 
 def test_more_workers_than_slots_leave_some_idle(standin):
@@ -45,12 +45,9 @@ def test_a_stop_reaches_every_worker_and_their_records_arrive(standin):
 
 def test_ctrl_c_brings_in_the_workers_records_and_leaves_no_process(standin):
     played = Played()
-    samples = 0
 
-    def interrupt(_sample: object) -> None:
-        nonlocal samples
-        samples += 1
-        if samples == 6:
+    def interrupt(progress: LoadProgress) -> None:
+        if progress.requests_in_flight == 4:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
@@ -60,7 +57,7 @@ def test_ctrl_c_brings_in_the_workers_records_and_leaves_no_process(standin):
             concurrency=4,
             load_workers=2,
             into=played,
-            on_sample=interrupt,
+            on_progress=interrupt,
         )
     assert [record.error for record in played.records] == ["interrupted"] * 4
     assert multiprocessing.active_children() == []
