@@ -101,13 +101,16 @@ def _overhead_text(folder: Path, report_s: float) -> str:
     """Wall time that is neither server start, load nor stop: the harness's own."""
     record = read_manifest(folder)
     parts = (record.server_startup_s, record.load_s, record.server_stop_s)
+    asked_s = record.quality_s or 0.0
     if record.wall_s is None or any(part is None for part in parts):
         return ""
     wall_s = record.wall_s + report_s
-    own_s = wall_s - sum(part for part in parts if part is not None)
+    own_s = wall_s - asked_s - sum(part for part in parts if part is not None)
     return (
         f"took {format_duration(wall_s)}: server starts {format_duration(parts[0])}, load "
-        f"{format_duration(parts[1])}, stops {format_duration(parts[2])}, kvbench itself "
+        f"{format_duration(parts[1])}, "
+        + (f"questions about quality {format_duration(asked_s)}, " if asked_s else "")
+        + f"stops {format_duration(parts[2])}, kvbench itself "
         f"{format_duration(own_s)} ({format_percent(own_s / wall_s)})"
     )
 

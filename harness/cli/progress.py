@@ -142,6 +142,15 @@ class BenchProgress:
             return max(0.0, self._expected_s - elapsed_s)
         return elapsed_s * (self._trials - done) / done if done > 0 and self._trials else None
 
+    def quality(self, what: str, done: int, total: int) -> None:
+        """How far the questions are; a plain line at the first, the last and now and then."""
+        now = time.monotonic()
+        due = done in (1, total) or now - self._last_line_s >= PLAIN_INTERVAL_S
+        if self._live is None and not due:
+            return
+        self._last_line_s = now
+        self._current(f"    quality, {what}: {done}/{total}")
+
     def unplayed(self, trial: Trial, status: str, reason: str) -> None:
         """A trial that was skipped or failed, with the first line of its reason."""
         first = reason.splitlines()[0] if reason else "no reason given"

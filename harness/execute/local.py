@@ -28,6 +28,7 @@ from harness.errors import (
     ModelConfigError,
     ServerStartError,
 )
+from harness.execute import quality
 from harness.execute.adaptive import Until, wants_more
 from harness.execute.budget import (
     FLAG,
@@ -39,8 +40,8 @@ from harness.execute.budget import (
 )
 from harness.execute.facts import effective_config, read_log, server_facts, trial_facts
 from harness.execute.progress import Progress
-from harness.execute.strategies import check_heads, emulation_flags, refusal
 from harness.execute.reference import reference_facts, reference_spec, run_reference_trial
+from harness.execute.strategies import check_heads, emulation_flags, refusal
 from harness.load import Target
 from harness.record import SCHEMA_VERSION, BenchRecord, Environment, ServerFacts
 from harness.run import VISIBLE_DEVICES, Endpoint, run_trial, seal_unplayed
@@ -81,6 +82,7 @@ class _Bench:
     final_failures: dict[str, tuple[bool, str]] = field(default_factory=dict)
     startup_s: Seconds = 0.0
     load_s: Seconds = 0.0
+    quality_s: Seconds = 0.0
     stop_s: Seconds = 0.0
     trials_begun: int = 0
     clean_used_bytes: Bytes | None = None
@@ -111,6 +113,7 @@ def run_scenario(
         KeyboardInterrupt: after the server was stopped and the run marked as interrupted.
     """
     began = time.monotonic()
+    quality.check_inputs(scenario.quality)
     trials = expand(scenario)
     known = _models_of(scenario, trials, progress)
     for trial in trials:
@@ -207,6 +210,7 @@ def _open(
         load_workers,
         startup_s=record.server_startup_s or 0.0,
         load_s=record.load_s or 0.0,
+        quality_s=record.quality_s or 0.0,
         stop_s=record.server_stop_s or 0.0,
     )
 
@@ -220,6 +224,7 @@ def _close(bench: _Bench, status: Literal["finished", "interrupted"], wall_s: Se
             wall_s=wall_s,
             server_startup_s=bench.startup_s,
             load_s=bench.load_s,
+            quality_s=bench.quality_s if bench.scenario.quality is not None else None,
             server_stop_s=bench.stop_s,
             kv_budget_bytes=bench.budget.value_bytes,
             kv_budget_tokens=bench.budget.value_tokens,
@@ -238,7 +243,7 @@ def _run_group(
     pending = [trial for trial in group if not is_sealed(bench.folder, trial.trial_id)]
     first = bench.trials_begun
     bench.trials_begun += len(group)
-    if not pending:
+    if not pending and not quality.due(bench.folder, bench.scenario, group[0]):
         return
     variant = group[0].variant
     if variant in bench.final_failures:
@@ -251,11 +256,13 @@ def _run_group(
     elif bench.scenario.engine == "reference":
         _run_reference(bench, pending, first, trials)
     else:
-        _run_launched(bench, pending, first, trials)
+        _run_launched(bench, pending, first, trials, group[0])
 
 
-def _run_launched(bench: _Bench, group: Sequence[Trial], first: int, trials: int) -> None:
-    trial = group[0]
+def _run_launched(
+    bench: _Bench, group: Sequence[Trial], first: int, trials: int, trial: Trial
+) -> None:
+    """Start the server that ``trial`` asks for, play ``group`` and the questions, stop it."""
     log_path = bench.folder / "servers" / f"{trial.launch:03d}-{slugify(trial.variant)}.log"
     began = time.monotonic()
     try:
@@ -273,6 +280,9 @@ def _run_launched(bench: _Bench, group: Sequence[Trial], first: int, trials: int
         )
     except (ServerStartError, InputError) as error:
         bench.startup_s += time.monotonic() - began
+        if not group:
+            bench.progress.warn(f"no server of {trial.variant} to ask about quality: {error.what}")
+            return
         _start_failed(bench, group, error, log_path)
         return
     bench.startup_s += time.monotonic() - began
@@ -296,22 +306,12 @@ def _run_launched(bench: _Bench, group: Sequence[Trial], first: int, trials: int
         )
         with _client_cores(read_log(log_path), bench.progress):
             _play_all(bench, group, first, trials, facts, endpoint, extra)
+            _ask(bench, trial, facts, endpoint)
     finally:
         bench.progress.stopping()
         bench.stop_s += server.stop() + _await_memory(bench, trial)
 
 
-def _pool_flags(bench: _Bench, trial: Trial) -> dict[str, Any]:
-    if not bench.budget.is_known and not trial.is_baseline:
-        raise ServerStartError(
-            "the KV budget is what the baseline is granted, and no baseline has started yet",
-            next_move="see why the baseline failed, or state a budget: kv_budget: "
-            "{equal_bytes: 2GiB}",
-            kind="budget",
-        )
-    model = _spec_of(bench, trial)
-    extra = budget_flags(bench.budget, trial.flags, model, bench.device)
-    return extra | emulation_flags(trial, extra, model, extra.get(FLAG), bench.device)
 def _run_reference(bench: _Bench, group: Sequence[Trial], first: int, trials: int) -> None:
     trial, timeouts = group[0], bench.scenario.timeouts
     log_path = bench.folder / "servers" / f"{trial.launch:03d}-{slugify(trial.variant)}.log"
@@ -371,6 +371,17 @@ def _play_reference(
             bench.progress.unplayed(trial, run.status, run.reason or "")
 
 
+def _pool_flags(bench: _Bench, trial: Trial) -> dict[str, Any]:
+    if not bench.budget.is_known and not trial.is_baseline:
+        raise ServerStartError(
+            "the KV budget is what the baseline is granted, and no baseline has started yet",
+            next_move="see why the baseline failed, or state a budget: kv_budget: "
+            "{equal_bytes: 2GiB}",
+            kind="budget",
+        )
+    model = _spec_of(bench, trial)
+    extra = budget_flags(bench.budget, trial.flags, model, bench.device)
+    return extra | emulation_flags(trial, extra, model, extra.get(FLAG), bench.device)
 
 
 def _check_runnable(bench: _Bench, trial: Trial) -> None:
@@ -418,7 +429,9 @@ def _note_grant(bench: _Bench, trial: Trial, facts: ServerFacts) -> None:
         bench.progress.warn("the engine does not say how large the baseline's KV pool is")
 
 
-def _run_attached(bench: _Bench, group: Sequence[Trial], first: int, trials: int) -> None:
+def _run_attached(
+    bench: _Bench, group: Sequence[Trial], first: int, trials: int, trial: Trial
+) -> None:
     url = bench.scenario.attach or ""
     api_key = os.environ.get("OPENAI_API_KEY")
     try:
@@ -435,6 +448,7 @@ def _run_attached(bench: _Bench, group: Sequence[Trial], first: int, trials: int
         death=lambda: None,
     )
     _play_all(bench, group, first, trials, facts, endpoint, {})
+    _ask(bench, trial, facts, endpoint)
 
 
 def _play_all(
@@ -472,6 +486,12 @@ def _play_all(
             bench.load_s += time.monotonic() - began
         if run.status != "sealed":
             bench.progress.unplayed(trial, run.status, run.reason or "")
+
+
+def _ask(bench: _Bench, trial: Trial, facts: ServerFacts, endpoint: Endpoint) -> None:
+    """Put the questions about answer quality that are due to a server whose load is over."""
+    server = quality.Server(endpoint.target, endpoint.death, facts.log_warnings)
+    bench.quality_s += quality.play_due(bench.folder, bench.scenario, trial, server, bench.progress)
 
 
 def _start_failed(

@@ -32,6 +32,9 @@ class Progress(Protocol):
     def load(self, progress: LoadProgress, kv_usage: float | None) -> None:
         """How far the load is, and how full the KV pool."""
 
+    def quality(self, what: str, done: int, total: int) -> None:
+        """How far the questions about answer quality are."""
+
     def unplayed(self, trial: Trial, status: str, reason: str) -> None:
         """A trial ended without a sealed measurement."""
 
@@ -61,6 +64,9 @@ class Silent:
         """Ignore it."""
 
     def load(self, progress: LoadProgress, kv_usage: float | None) -> None:
+        """Ignore it."""
+
+    def quality(self, what: str, done: int, total: int) -> None:
         """Ignore it."""
 
     def unplayed(self, trial: Trial, status: str, reason: str) -> None:

@@ -183,6 +183,8 @@ def _score(
         raise ValueError(f"{len(listed)} scores for {len(tokens)} tokens")
     positions = kept_positions(len(prompt), len(answer))
     entries = [_entry(listed[place]) for place in positions]
+    if any(tokens[place] not in entry for place, entry in zip(positions, entries, strict=True)):
+        raise ValueError("the server scored other tokens than it was sent")
     own = [entry[tokens[place]] for place, entry in zip(positions, entries, strict=True)]
     return QualityScore(
         index=index,

@@ -68,7 +68,7 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _body(client: EngineClient, draft: Draft, room: Tokens) -> tuple[int, ...]:
-    facts = [client.tokenize(f" {fact.sentence} ") for fact in draft.facts]
+    facts = [client.tokenize(f" {fact.sentence}") for fact in draft.facts]
     free = room - sum(map(len, facts))
     if free < len(facts) + 1:
         raise InputError(
@@ -99,7 +99,7 @@ def _pieces(client: EngineClient, text: str, ends: Sequence[int]) -> list[tuple[
             piece = client.tokenize(text[:cut])
             # Too long: its beginning goes; too short: the text before a fact begins later.
             pieces.append(piece[-wanted:] if len(piece) >= wanted else tokens[:wanted])
-            text = text[cut:].lstrip()
+            text = " " + text[cut:].lstrip()
         done = end
     return pieces
 
