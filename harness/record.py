@@ -101,6 +101,7 @@ class EngineSample:
     prefix_cache_hits_total: float | None = None
     prompt_tokens_total: float | None = None
     generation_tokens_total: float | None = None
+    external_cache_hits_total: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

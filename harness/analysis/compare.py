@@ -223,6 +223,7 @@ def _theory(capacity: KvCapacity | None, workload: Mapping[str, Any]) -> Theory 
         kv_bytes_in_use=_held(held, length, capacity.kv_bytes_per_request),
         kv_cache_dtype=capacity.kv_cache_dtype,
         notes=capacity.notes,
+        blocks_per_request=None if length is None else capacity.blocks_per_request(length),
     )
 
 

@@ -178,6 +178,7 @@ class Theory:
     kv_bytes_in_use: Bytes | None = None
     kv_cache_dtype: str | None = None
     notes: tuple[str, ...] = ()
+    blocks_per_request: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

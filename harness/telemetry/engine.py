@@ -49,6 +49,10 @@ METRIC_NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "prompt_tokens_total": ("vllm:prompt_tokens_total", "vllm:prompt_tokens"),
     "generation_tokens_total": ("vllm:generation_tokens_total", "vllm:generation_tokens"),
+    "external_cache_hits_total": (
+        "vllm:external_prefix_cache_hits_total",
+        "vllm:external_prefix_cache_hits",
+    ),
 }
 """Fields of :class:`EngineSample` → the engine's spellings of it, newest first.
 

@@ -48,6 +48,7 @@ def test_a_real_page_gives_every_field() -> None:
         prefix_cache_hits_total=1152.0,
         prompt_tokens_total=5120.0,
         generation_tokens_total=2050.0,
+        external_cache_hits_total=0.0,
     )
 
 

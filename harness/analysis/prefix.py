@@ -1,0 +1,120 @@
+"""Is a shared prefix stored once? Blocks in use, hit tokens, and the copy-free floor.
+
+Method: only whole blocks can be shared, so a prefix of P tokens has floor(P / block) of them and
+the rest of it is stored by every request. Without sharing n requests in flight hold n times their
+own blocks; with it they hold the shared blocks once and n times the others. The engine's gauge at
+its peak × its blocks is a whole number to be held against that. A prefix shorter than a block
+shares nothing: the copy-free floor.
+
+Hits: the warm-ups carry the prefix too, so that every measured request finds it; without a
+warm-up the first one would compute it. A prompt's last token is always computed. Not covered:
+models with windows or states, whose groups share blocks by rules of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.analysis.metrics import measured, phase
+from harness.analysis.results import TrialAnalysis
+from harness.analysis.series import series
+from harness.record import TrialRecord
+from harness.units import Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """One trial with a shared prefix: blocks at the peak and tokens that were not computed."""
+
+    variant: str
+    trial_id: str
+    workload_label: str
+    caching: bool
+    prefix_tokens: Tokens
+    block_size: Tokens
+    shared_blocks: int
+    blocks_per_request: int
+    requests: int
+    predicted_blocks: int
+    measured_blocks: int | None
+    predicted_hit_tokens: Tokens
+    measured_hit_tokens: Tokens | None
+
+    @property
+    def exact(self) -> bool | None:
+        """Whether blocks and hits are just as predicted; None where one of them is unknown."""
+        if self.measured_blocks is None or self.measured_hit_tokens is None:
+            return None
+        return (self.measured_blocks, self.measured_hit_tokens) == (
+            self.predicted_blocks,
+            self.predicted_hit_tokens,
+        )
+
+
+def sharings(
+    trials: Sequence[TrialAnalysis], records: Sequence[TrialRecord]
+) -> tuple[Sharing, ...]:
+    """Every sealed trial whose prompts share a prefix."""
+    by_id = {record.run.trial.trial_id: record for record in records}
+    made = (
+        _sharing(trial, by_id[trial.trial_id])
+        for trial in trials
+        if trial.status == "sealed" and trial.workload.get("shared_prefix_tokens")
+    )
+    return tuple(sharing for sharing in made if sharing is not None)
+
+
+def _sharing(trial: TrialAnalysis, record: TrialRecord) -> Sharing | None:
+    size, blocks = trial.granted.block_size, trial.granted.num_blocks
+    share = trial.summary.kv_usage_peak if trial.summary is not None else None
+    if not size or not blocks:
+        return None
+    load = trial.workload
+    caching = _caches(record)
+    prefix, length = load["shared_prefix_tokens"], load["context_tokens"] + load["output_tokens"]
+    common = prefix // size if caching else 0
+    each = -(-length // size)
+    held = requests_held(load, blocks - 1, common, each)
+    warm = load["num_prompts"] if load["warmup_requests"] else load["num_prompts"] - 1
+    return Sharing(
+        variant=trial.variant,
+        trial_id=trial.trial_id,
+        workload_label=trial.workload_label,
+        caching=caching,
+        prefix_tokens=prefix,
+        block_size=size,
+        shared_blocks=common,
+        blocks_per_request=each,
+        requests=held,
+        predicted_blocks=common + held * (each - common),
+        measured_blocks=None if share is None else round(share * (blocks - 1)),
+        predicted_hit_tokens=warm * common * size,
+        measured_hit_tokens=_hits(record),
+    )
+
+
+def requests_held(load: Mapping[str, Any], usable_blocks: int, common: int, each: int) -> int:
+    """Requests in flight at once: those that the closed loop sends, as far as they fit."""
+    sent = int(min(load.get("concurrency") or load["num_prompts"], load["num_prompts"]))
+    return min(sent, max((usable_blocks - common) // (each - common), 1))
+
+
+def _caches(record: TrialRecord) -> bool:
+    server = record.run.server
+    told = server.granted.enable_prefix_caching if server is not None else None
+    asked = record.run.trial.server_flags.get("enable_prefix_caching", True)
+    return bool(asked) if told is None else told
+
+
+def _hits(record: TrialRecord) -> Tokens | None:
+    """Prompt tokens that were found stored, by the engine's counter, else by each request."""
+    span = phase(record.run)
+    if span is not None:
+        grown = series(record.engine_samples, lambda s: s.prefix_cache_hits_total).increase(*span)
+        if grown is not None:
+            return round(grown)
+    told = [request.cached_prompt_tokens for request in measured(record)]
+    known = [count for count in told if count is not None]
+    return sum(known) if told and len(known) == len(told) else None

@@ -1,0 +1,94 @@
+"""Does a sliding window cap what a request keeps?
+
+Method: by theory a request of a windowed layer holds at its worst moment the window and the
+tokens of the steps in flight, in whole blocks and one more, however long it is
+(``theory.kv.blocks_of_request``). Measured is the largest number of blocks per running request
+over the samples of the load: the gauge × the blocks, over the running requests. A sample in which
+fewer requests run than hold blocks (one was just admitted) would make that too large, so only
+samples at which as many ran at the readings before and after count.
+
+Not covered: what is lost beyond the window, which is a question of quality; models that mix
+windowed and full layers, whose blocks are of both kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.analysis.metrics import phase
+from harness.analysis.results import TrialAnalysis
+from harness.record import EngineSample, TrialRecord
+from harness.units import Bytes, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Capped:
+    """One variant's blocks per request; ``window_tokens`` None is full attention."""
+
+    variant: str
+    window_tokens: Tokens | None
+    length_tokens: Tokens
+    block_size: Tokens
+    block_bytes: Bytes
+    predicted_blocks: int
+    measured_blocks: float | None
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the measured blocks stay within the predicted ones."""
+        if self.measured_blocks is None:
+            return None
+        return self.measured_blocks <= self.predicted_blocks
+
+
+def capped(trials: Sequence[TrialAnalysis], records: Sequence[TrialRecord]) -> tuple[Capped, ...]:
+    """The first sealed trial of each variant, if any variant has a window set by the scenario."""
+    by_id = {record.run.trial.trial_id: record for record in records}
+    found: dict[str, Capped] = {}
+    for trial in trials:
+        record = by_id[trial.trial_id]
+        if trial.status == "sealed" and trial.variant not in found:
+            made = _capped(trial, record)
+            if made is not None:
+                found[trial.variant] = made
+    return tuple(found.values()) if any(c.window_tokens for c in found.values()) else ()
+
+
+def _capped(trial: TrialAnalysis, record: TrialRecord) -> Capped | None:
+    overrides = record.run.trial.server_flags.get("hf_overrides")
+    theory, size = trial.theory, trial.granted.block_size
+    if not isinstance(overrides, dict) or "sliding_window" not in overrides:
+        return None
+    if theory is None or not theory.blocks_per_request or not theory.kv_bytes_per_request:
+        return None
+    if not size or not trial.granted.num_blocks:
+        return None
+    return Capped(
+        variant=trial.variant,
+        window_tokens=overrides["sliding_window"],
+        length_tokens=trial.workload["context_tokens"] + trial.workload["output_tokens"],
+        block_size=size,
+        block_bytes=theory.kv_bytes_per_request // theory.blocks_per_request,
+        predicted_blocks=theory.blocks_per_request,
+        measured_blocks=_blocks_per_request(record, trial.granted.num_blocks),
+    )
+
+
+def _blocks_per_request(record: TrialRecord, blocks: int) -> float | None:
+    span = phase(record.run)
+    if span is None:
+        return None
+    samples = [s for s in record.engine_samples if span[0] <= s.t_s <= span[1]]
+    steady = [
+        sample
+        for before, sample, after in zip(samples, samples[1:], samples[2:], strict=False)
+        if before.requests_running == sample.requests_running == after.requests_running
+    ]
+    return max((each for sample in steady for each in _each(sample, blocks)), default=None)
+
+
+def _each(sample: EngineSample, blocks: int) -> tuple[float, ...]:
+    if sample.kv_cache_usage is None or not sample.requests_running:
+        return ()
+    return (round(sample.kv_cache_usage * (blocks - 1)) / sample.requests_running,)
