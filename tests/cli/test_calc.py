@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from harness.cli.calc import calc
+from harness.engines import hub
+from harness.errors import InputError, NotFound, UnsupportedModel
+from harness.units import GIB, MIB
+
+LLAMA_3 = "meta-llama/Meta-Llama-3-8B"
+A100 = ("--memory-gib", "80", "--weights-gib", "16", "--overhead-gib", "2")
+ROOT = Path(__file__).resolve().parents[2]
+
+app = typer.Typer(rich_markup_mode=None)
+app.command()(calc)
+
+
+def text(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def figures(*arguments: str) -> Any:
+    return json.loads(text(*arguments, "--json"))
+
+
+def config_file(folder: Path, **config: Any) -> str:
+    file = folder / "config.json"
+    file.write_text(json.dumps(config))
+    return str(file)
+
+
+SMALL = {
+    "model_type": "llama",
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "hidden_size": 512,
+    "max_position_embeddings": 4096,
+    "dtype": "bfloat16",
+}
+
+
+def test_exercise_1_comes_out_right() -> None:
+    found = figures(LLAMA_3, *A100, "--requests", "10")
+    assert found["kv_bytes_per_token"] == 131072
+    assert found["block_size"] == 16
+    rows = {row["context_tokens"]: row for row in found["per_context"]}
+    assert {n: r["kv_bytes_per_request"] // MIB for n, r in rows.items()} == {
+        2048: 256,
+        8192: 1024,
+        32768: 4096,
+        131072: 16384,
+    }
+    assert [row["max_concurrency"] for row in rows.values()] == [248.0, 62.0, 15.5, 3.875]
+    assert rows[32768]["kv_bytes_for_requests"] == 40 * GIB
+
+
+def test_exercise_2_compares_heads() -> None:
+    found = figures(LLAMA_3, *A100, "--compare", "mha,gqa,mqa", "--context", "8k,32k")
+    by_name = {variant["variant"]: variant["per_context"] for variant in found["variants"]}
+    sizes = {name: rows[0]["kv_bytes_per_request"] // MIB for name, rows in by_name.items()}
+    assert sizes == {"mha": 4096, "gqa": 1024, "mqa": 128}
+    assert int(by_name["gqa"][1]["max_concurrency"]) == 15
+    assert int(by_name["mha"][1]["max_concurrency"]) == 3
+
+
+def test_dtypes_can_be_compared_too() -> None:
+    found = figures(LLAMA_3, "--compare", "fp16,fp8", "--context", "32k")
+    sizes = [v["per_context"][0]["kv_bytes_per_request"] // MIB for v in found["variants"]]
+    assert sizes == [4096, 2048]
+
+
+def test_the_chapters_error_is_told_beside_its_own_model_and_nowhere_else() -> None:
+    assert any("erratum" in note for note in figures(LLAMA_3)["notes"])
+    assert "erratum" in text(LLAMA_3)
+    assert not any("erratum" in note for note in figures("Qwen/Qwen3-8B")["notes"])
+
+
+def test_json_has_every_promised_key_and_null_for_what_is_unknown() -> None:
+    found = figures(LLAMA_3)
+    assert set(found) >= {
+        "model",
+        "kv_cache_dtype",
+        "kv_bytes_per_token",
+        "block_size",
+        "layer_groups",
+        "per_context",
+        "kv_cache_memory_bytes",
+        "num_blocks",
+        "kv_cache_tokens",
+        "max_concurrency_at_max_model_len",
+        "notes",
+    }
+    assert found["kv_cache_memory_bytes"] is None
+    assert found["num_blocks"] is None
+    assert found["per_context"][0]["max_concurrency"] is None
+    assert set(found["layer_groups"][0]) == {
+        "kind",
+        "layers",
+        "window",
+        "block_size",
+        "page_bytes",
+        "blocks_per_request",
+    }
+
+
+def test_a_given_pool_is_cut_as_the_engine_cuts_it() -> None:
+    # 1 GiB of 23,040 bytes per token: 46,592 tokens in 364 blocks of 128, as a real server said.
+    found = figures(
+        "smollm2-135m-instruct", "--kv-memory-gib", "1", "--device", "cpu", "--max-model-len", "4k"
+    )
+    assert (found["num_blocks"], found["kv_cache_tokens"]) == (364, 46592)
+    assert found["max_concurrency_at_max_model_len"] == pytest.approx(11.375)
+
+
+def test_overrides_are_laid_over_the_config() -> None:
+    window = {"sliding_window": 512, "model_type": "mistral"}
+    found = figures(
+        "smollm2-135m-instruct",
+        *("--kv-memory-gib", "1", "--device", "cpu", "--max-model-len", "4096"),
+        *("--hf-overrides", json.dumps(window)),
+    )
+    # ⌈(511 + 2,048) / 128⌉ + 1 = 21 blocks of 364.
+    assert found["kv_cache_tokens"] == 70997
+    assert found["max_concurrency_at_max_model_len"] == pytest.approx(364 / 21)
+
+
+def test_a_gpu_brings_a_budget_its_levers_and_lower_bounds() -> None:
+    found = figures("meta-llama/Llama-3.1-8B-Instruct", "--gpu", "h100")
+    memory = found["memory"]
+    assert memory["gpu_memory_utilization"] == 0.92
+    used = sum(term["bytes"] for term in memory["terms"])
+    assert memory["kv_bytes"] == int(0.92 * memory["total_bytes"]) - used
+    assert found["kv_cache_memory_bytes"] == memory["kv_bytes"]
+    assert memory["levers"]
+    bounds = found["roofline"]
+    assert bounds["source"]
+    assert bounds["per_context"][0]["ttft_s"] < bounds["per_context"][-1]["ttft_s"]
+
+
+def test_a_model_that_does_not_fit_gets_a_negative_pool_and_a_note() -> None:
+    found = figures("meta-llama/Llama-3.1-70B-Instruct", "--gpu", "a100-40gb")
+    assert found["kv_cache_memory_bytes"] < 0
+    assert found["num_blocks"] == 0
+    assert any("does not fit" in note for note in found["notes"])
+
+
+def test_kv_figures_need_only_kv_fields(tmp_path: Path) -> None:
+    found = figures(config_file(tmp_path, **SMALL), "--memory-gib", "24")
+    assert found["kv_bytes_per_token"] == 4096
+    assert found["memory"] is None
+    assert any("vocab_size" in note for note in found["notes"])
+
+
+def test_a_folder_is_taken_for_its_config(tmp_path: Path) -> None:
+    config_file(tmp_path, **SMALL)
+    assert figures(str(tmp_path))["kv_bytes_per_token"] == 4096
+
+
+def test_figures_are_per_gpu() -> None:
+    found = figures(LLAMA_3, "--tp", "2")
+    assert found["kv_bytes_per_token"] == 65536
+    assert any("per GPU" in note for note in found["notes"])
+
+
+def test_scheduling_ahead_charges_windows_twice() -> None:
+    arguments = ("openai/gpt-oss-20b", "--kv-memory-gib", "10", "--max-num-batched-tokens", "2048")
+    one, two = figures(*arguments), figures(*arguments, "--async-scheduling")
+    # ⌈(127 + 2,048) / 16⌉ + 1 and ⌈(127 + 4,096) / 16⌉ + 1.
+    assert one["layer_groups"][0]["blocks_per_request"] == 137
+    assert two["layer_groups"][0]["blocks_per_request"] == 265
+
+
+def test_the_text_names_units_and_leaves_no_unknown_as_zero() -> None:
+    shown = text(LLAMA_3, *A100)
+    for piece in ("131,072 B", "256.00 MiB", "16.00 GiB", "248.00", "62.00 GiB", "notes:"):
+        assert piece in shown
+    assert "—" in text(LLAMA_3)
+
+
+def test_the_plot_is_a_png_of_some_size(tmp_path: Path) -> None:
+    file = tmp_path / "kv.png"
+    text(LLAMA_3, *A100, "--compare", "mha,gqa,mqa", "--plot", str(file))
+    head = file.read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", head[16:24])
+    assert width > 1000
+    assert height > 400
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--context", "8q"), "token count"),
+        (("--context", ","), "no length"),
+        (("--context", "0"), "no length"),
+        (("--gpu", "a100", "--memory-gib", "80"), "contradict"),
+        (("--gpu-memory-utilization", "1.5"), "not in"),
+        (("--memory-gib", "-1"), "negative"),
+        (("--compare", "mhx"), "unknown variant"),
+        (("--device", "tpu"), "unknown device"),
+        (("--kv-dtype", "fp7"), "unknown KV dtype"),
+        (("--hf-overrides", "{"), "no JSON"),
+        (("--hf-overrides", "[]"), "JSON object"),
+        (("--tp", "3"), "can't be split"),
+        (("--plot", "figure.svg"), "no PNG"),
+        (("--plot", "/nowhere/figure.png"), "does not exist"),
+    ],
+)
+def test_bad_input_is_told_in_a_sentence(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        text(LLAMA_3, *arguments)
+
+
+def test_heads_of_a_latent_model_can_not_be_regrouped() -> None:
+    with pytest.raises(UnsupportedModel, match="no KV heads"):
+        text("deepseek-ai/DeepSeek-V2-Lite", "--compare", "mha")
+
+
+def test_an_unknown_id_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def answer(name: str) -> dict[str, Any]:
+        asked.append(name)
+        return SMALL
+
+    monkeypatch.setattr(hub, "fetch_config", answer)
+    assert figures("someone/something")["kv_bytes_per_token"] == 4096
+    assert asked == ["someone/something"]
+
+
+def test_a_missing_file_is_not_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "fetch_config", lambda name: pytest.fail(f"asked for {name}"))
+    with pytest.raises(NotFound):
+        text("folder/config.json")
+
+
+def test_it_answers_in_under_a_second_and_loads_no_heavy_library() -> None:
+    probe = (
+        "import sys; sys.argv = ['kvbench', 'calc', 'Qwen/Qwen3-8B', '--gpu', 'l4', '--json'];"
+        "from harness.cli import app; code = 0\n"
+        "try: app.main()\n"
+        "except SystemExit as stop: code = stop.code\n"
+        "heavy = {'torch', 'vllm', 'transformers', 'matplotlib', 'pandas'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "sys.exit(code)"
+    )
+    best = min(_timed(probe) for _ in range(3))
+    assert best < 1.0
+
+
+def _timed(probe: str) -> float:
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["model"] == "Qwen/Qwen3-8B"
+    return time.perf_counter() - start
