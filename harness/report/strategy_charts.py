@@ -1,0 +1,222 @@
+"""Charts of the strategies: lines over a length, shares of a pool, predicted beside measured.
+
+Each is a function of plain values and answers one question; axes start at zero. Not covered: what
+a title says, which ``strategies`` decides from the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness import units
+from harness.analysis.results import Analysis
+from harness.report import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Marks of one variant, and the straight line that theory or a fit draws through them."""
+
+    label: str
+    place: int
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    line_x: tuple[float, ...] = ()
+    line_y: tuple[float, ...] = ()
+    line_label: str = ""
+    joined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One pair of axes: its curves, and how its values are written."""
+
+    title: str
+    x_label: str
+    y_label: str
+    curves: tuple[Curve, ...]
+    y_text: Callable[[float], str]
+    vertical: tuple[tuple[float, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A predicted and a measured amount of one thing."""
+
+    label: str
+    place: int
+    predicted: float | None
+    measured: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """A pool divided into what stores tokens, what is held for nothing, and what is free."""
+
+    label: str
+    stored: float
+    held: float
+
+
+def place_of(analysis: Analysis, variant: str) -> int:
+    """A variant's place, hence its colour and marker, as in the other charts."""
+    names = [kv.variant for kv in analysis.kv]
+    return names.index(variant) if variant in names else 0
+
+
+def panels(rows: Sequence[Sequence[Panel]]) -> Figure:
+    """Rows of panels side by side; a legend in the first of each row."""
+    fig, grid = style.figure(
+        0.4 + 2.9 * len(rows), nrows=len(rows), ncols=len(rows[0]), squeeze=False
+    )
+    for axes_row, row in zip(grid, rows, strict=True):
+        for axes, panel in zip(axes_row, row, strict=True):
+            _panel(axes, panel)
+        if any(curve.label for curve in row[0].curves):
+            axes_row[0].legend(loc="best")
+    return fig
+
+
+def _panel(axes: Axes, panel: Panel) -> None:
+    axes.set_title(style.drawable(panel.title, 60))
+    for curve in panel.curves:
+        _curve(axes, curve)
+    for position, label in panel.vertical:
+        axes.axvline(position, color=style.INK, linewidth=1, linestyle=(0, (4, 2)))
+        axes.annotate(
+            label,
+            (position, 0.02),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, 0),
+            textcoords="offset points",
+            fontsize=8,
+            rotation=90,
+            va="bottom",
+            color=style.MUTED,
+        )
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    style.tick_text(axes.xaxis, units.format_count)
+    style.tick_text(axes.yaxis, panel.y_text)
+    style.light_grid(axes, "both")
+
+
+def _curve(axes: Axes, curve: Curve) -> None:
+    tone = style.look(curve.place)
+    axes.plot(
+        curve.x,
+        curve.y,
+        marker=tone.marker,
+        markersize=6,
+        linestyle=tone.dash if curve.joined else "none",
+        linewidth=1.7,
+        color=tone.color,
+        label=style.drawable(curve.label) if curve.label else None,
+    )
+    if curve.line_x:
+        axes.plot(
+            curve.line_x,
+            curve.line_y,
+            color=tone.color,
+            linewidth=1.2,
+            linestyle=tone.dash,
+            label=style.drawable(curve.line_label, 40) if curve.line_label else None,
+        )
+
+
+def pairs(title: str, unit: str, given: Sequence[Pair]) -> Figure:
+    """Per row a dashed outline (predicted) above a filled bar (measured)."""
+    fig, axes = style.figure(1.1 + 0.62 * len(given))
+    known = [v for pair in given for v in (pair.predicted, pair.measured) if v is not None]
+    top = max(known, default=1.0) or 1.0
+    for row, pair in enumerate(given):
+        tone = style.look(pair.place)
+        axes.barh(
+            row - 0.2,
+            pair.predicted or 0.0,
+            0.34,
+            facecolor="none",
+            edgecolor=style.MUTED,
+            linestyle="--",
+        )
+        axes.barh(
+            row + 0.2,
+            pair.measured or 0.0,
+            0.34,
+            facecolor=tone.color,
+            edgecolor=style.PAPER,
+            hatch=tone.hatch,
+        )
+        for shift, value, word in (
+            (-0.2, pair.predicted, "predicted"),
+            (0.2, pair.measured, "measured"),
+        ):
+            text = f"{units.format_count(value, _digits(value))} {word}"
+            axes.text((value or 0.0) + top * 0.015, row + shift, text, va="center", fontsize=8.5)
+    _rows(axes, [pair.label for pair in given])
+    axes.set_title(title)
+    axes.set_xlabel(unit)
+    axes.set_xlim(0, top * 1.35)
+    style.tick_text(axes.xaxis, units.format_count, 6)
+    style.light_grid(axes, "x")
+    return fig
+
+
+def _digits(value: float | None) -> int:
+    return 0 if value is None or float(value).is_integer() else 1
+
+
+def shares(given: Sequence[Shares]) -> Figure:
+    """One bar per variant over the whole pool: stored, held for nothing, free."""
+    from matplotlib.patches import Patch
+
+    fig, axes = style.figure(1.5 + 0.55 * len(given))
+    stored, held = style.look(0), style.look(1)
+    for row, bar in enumerate(given):
+        axes.barh(row, bar.stored, 0.6, facecolor=stored.color, edgecolor=style.PAPER)
+        axes.barh(
+            row,
+            bar.held,
+            0.6,
+            bar.stored,
+            facecolor=held.color,
+            edgecolor=style.PAPER,
+            hatch=held.hatch,
+        )
+        axes.barh(
+            row,
+            max(1.0 - bar.stored - bar.held, 0.0),
+            0.6,
+            bar.stored + bar.held,
+            facecolor="none",
+            edgecolor=style.MUTED,
+        )
+        text = f"{units.format_percent(bar.stored)} stored, {units.format_percent(bar.held)} wasted"
+        axes.text(1.02, row, text, va="center", fontsize=8.5)
+    _rows(axes, [bar.label for bar in given])
+    axes.set_xlim(0, 1.6)
+    style.tick_text(axes.xaxis, lambda value: "" if value > 1 else units.format_percent(value, 0))
+    axes.set_xlabel("share of the KV pool, mean over the load")
+    keys = [
+        Patch(facecolor=stored.color, label="stores tokens"),
+        Patch(
+            facecolor=held.color, hatch=held.hatch, edgecolor=style.PAPER, label="held, stores none"
+        ),
+        Patch(facecolor="none", edgecolor=style.MUTED, label="free"),
+    ]
+    fig.legend(handles=keys, loc="outside lower center", ncols=3)
+    return fig
+
+
+def _rows(axes: Axes, names: Sequence[str]) -> None:
+    axes.set_yticks(range(len(names)), [style.drawable(name, 34) for name in names])
+    axes.set_ylim(len(names) - 0.45, -0.55)
+    axes.tick_params(axis="y", length=0)

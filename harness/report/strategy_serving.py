@@ -1,0 +1,555 @@
+"""Sections about how requests share a pool: reservations, prefixes, returning turns, the cliff.
+
+Not covered: what a cache stores per token, which ``strategy_memory`` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from harness.analysis import cliff, offload, prefix, waste
+from harness.analysis.results import Analysis, Interval
+from harness.record import BenchRecord, TrialRecord
+from harness.report.charts import Chart
+from harness.report.parts import Grid, Section
+from harness.report.strategy_charts import (
+    Curve,
+    Pair,
+    Panel,
+    Shares,
+    pairs,
+    panels,
+    place_of,
+    shares,
+)
+from harness.report.tables import ratio_text
+from harness.units import (
+    DASH,
+    Tokens,
+    format_bandwidth,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    format_rate,
+)
+
+#: The chapter's own example (C6): three requests in reservations of 32K tokens.
+_CHAPTER_LENGTHS: tuple[Tokens, ...] = (500, 2048, 100)
+_CHAPTER_RESERVED: Tokens = 32768
+
+# ── reservations ────────────────────────────────────────────────────────────────────────────
+
+
+def waste_section(
+    _bench: BenchRecord, records: Sequence[TrialRecord], analysis: Analysis
+) -> Section | None:
+    """Whole-length reservations beside paging, under requests of mixed lengths."""
+    found = waste.wastes(analysis, records)
+    whole = [each for each in found if each.reserves == "whole length"]
+    paged = [each for each in found if each.reserves == "blocks"]
+    if not whole or not paged:
+        return None
+    ratio, interval = _throughput_ratio(analysis, whole[0].variant, paged[0].variant)
+    return Section(
+        anchor="reservations",
+        title="Whole-length reservations against paging",
+        lead=(
+            f"Whole-length reservations would leave {_mean(whole, lambda w: w.of_held)} of what "
+            f"they hold empty, pages {_mean(paged, lambda w: w.of_held)}; paging keeps "
+            f"{_mean_count(paged, lambda w: w.running_mean)} requests in flight where "
+            f"{_mean_count(whole, lambda w: w.running_mean)} would fit, and serves "
+            f"{ratio_text(ratio, interval)} the output tokens per second."
+        ),
+        claims=("C6", "C7"),
+        theory=_waste_theory(whole[0]),
+        measured=(
+            (
+                "The engine always pages. For whole lengths its max_num_seqs is capped at "
+                "floor(pool tokens / max_model_len), which is what reservations would let in: "
+                "throughput and requests in flight are then real, the reservations themselves are "
+                "emulated."
+            ),
+            (
+                "Stored: tokens of the requests past their first chunk, by the request log; held: "
+                "blocks by the engine's gauge, or running requests × max_model_len."
+            ),
+        ),
+        grids=(_waste_grid(found),),
+        charts=(_waste_chart(whole, paged),),
+        not_covered=(
+            "Other costs of contiguous caches, such as copying when one grows; on the reference "
+            "engine see the scenario static_vs_growing_cache."
+        ),
+    )
+
+
+def _waste_theory(each: waste.Waste) -> str:
+    example = waste.unused_share(_CHAPTER_LENGTHS, _CHAPTER_RESERVED)
+    predicted = format_percent(each.of_held_predicted)
+    return (
+        f"The chapter's three requests leave {format_percent(example)} of their reservations "
+        f"empty. This load's requests store {format_count(each.stored_predicted_tokens)} tokens on "
+        f"average while they are in flight, of {format_count(each.max_model_len)} reserved: "
+        f"{predicted} empty. With pages only the tail of each request's last block is empty."
+    )
+
+
+def _mean(found: Sequence[waste.Waste], value: Callable[[waste.Waste], float]) -> str:
+    return format_percent(fmean(value(each) for each in found))
+
+
+def _mean_count(found: Sequence[waste.Waste], value: Callable[[waste.Waste], float]) -> str:
+    return format_count(fmean(value(each) for each in found), 1)
+
+
+def _throughput_ratio(
+    analysis: Analysis, base: str, variant: str
+) -> tuple[float | None, Interval | None]:
+    for comparison in analysis.comparisons:
+        row = comparison.row("output_throughput")
+        cell = row.cell(variant) if row is not None and comparison.baseline == base else None
+        if cell is not None:
+            return cell.ratio, cell.interval
+    return None, None
+
+
+def _waste_grid(found: Sequence[waste.Waste]) -> Grid:
+    return Grid(
+        "What requests hold and what they store, time-weighted means over the load",
+        (
+            "variant",
+            "stamp",
+            "holds",
+            "in flight, mean",
+            "in flight, peak",
+            "tokens stored",
+            "tokens held",
+            "empty of held",
+            "by theory",
+            "wasted of pool",
+        ),
+        tuple(
+            (
+                each.variant,
+                each.stamp,
+                each.reserves,
+                format_count(each.running_mean, 1),
+                format_count(each.running_peak),
+                format_count(each.stored_tokens),
+                format_count(each.held_tokens),
+                format_percent(each.of_held),
+                format_percent(each.of_held_predicted),
+                format_percent(each.of_pool),
+            )
+            for each in found
+        ),
+        numeric=frozenset(range(3, 10)),
+    )
+
+
+def _waste_chart(whole: Sequence[waste.Waste], paged: Sequence[waste.Waste]) -> Chart:
+    given = [
+        Shares(
+            f"{own[0].variant} ({own[0].stamp})",
+            fmean(each.stored_tokens / each.pool_tokens for each in own),
+            fmean(each.of_pool for each in own),
+        )
+        for own in (whole, paged)
+    ]
+    return Chart(
+        "strategy-waste",
+        "Reservations fill the pool with emptiness; pages fill it with tokens",
+        "The whole pool, mean over the load and the repeats. Held but storing nothing is waste; "
+        "free is what more requests could use.",
+        "; ".join(
+            f"{bar.label}: {format_percent(bar.stored)} stored, {format_percent(bar.held)} wasted"
+            for bar in given
+        ),
+        lambda: shares(given),
+    )
+
+
+# ── shared prefixes ─────────────────────────────────────────────────────────────────────────
+
+
+def prefix_section(
+    _bench: BenchRecord, records: Sequence[TrialRecord], analysis: Analysis
+) -> Section | None:
+    """Blocks and hits of requests that share a prefix."""
+    found = prefix.sharings(analysis.trials, records)
+    shared = [each for each in found if each.caching and each.shared_blocks]
+    if not shared:
+        return None
+    first = shared[0]
+    apart = next(
+        (e for e in found if not e.caching and e.workload_label == first.workload_label), None
+    )
+    return Section(
+        anchor="prefix-sharing",
+        title="A shared prefix is stored once",
+        lead=_prefix_lead(found, first, apart),
+        claims=("C8",),
+        theory=(
+            f"Only whole blocks are shared: a prefix of {format_count(first.prefix_tokens)} tokens "
+            f"is {first.shared_blocks} blocks of {first.block_size} and a rest that every request "
+            f"stores itself. {first.requests} requests of {first.blocks_per_request} blocks hold "
+            f"{first.shared_blocks} + {first.requests} × "
+            f"({first.blocks_per_request} − {first.shared_blocks}) = {first.predicted_blocks} "
+            f"blocks instead of {first.requests * first.blocks_per_request}. A prefix shorter than "
+            "a block shares nothing: the copy-free floor."
+        ),
+        measured=(
+            (
+                "Blocks: the engine's gauge at its peak × the blocks it refers to. Hits: prompt "
+                "tokens that the engine's counter says were found stored. The warm-up carries the "
+                "prefix too, so every measured request can find it."
+            ),
+        ),
+        grids=(_prefix_grid(found),),
+        charts=(_prefix_chart(analysis, found),),
+        not_covered="Prefixes that are evicted between requests; several prefixes at once.",
+    )
+
+
+def _prefix_lead(
+    found: Sequence[prefix.Sharing], first: prefix.Sharing, apart: prefix.Sharing | None
+) -> str:
+    exact = all(each.exact for each in found)
+    without = "" if apart is None else f" instead of {format_count(apart.measured_blocks)}"
+    return (
+        f"{first.requests} requests with {format_count(first.prefix_tokens)} tokens in common hold "
+        f"{format_count(first.measured_blocks)} blocks{without}, and "
+        f"{format_count(first.measured_hit_tokens)} prompt tokens were not computed again; "
+        f"{'every figure is' if exact else 'not every figure is'} as predicted, to the block."
+    )
+
+
+def _prefix_grid(found: Sequence[prefix.Sharing]) -> Grid:
+    return Grid(
+        "Blocks in use at the peak, and prompt tokens found stored",
+        (
+            "variant",
+            "workload",
+            "repeat's trial",
+            "shared blocks",
+            "blocks predicted",
+            "blocks measured",
+            "hit tokens predicted",
+            "hit tokens measured",
+            "exact",
+        ),
+        tuple(
+            (
+                each.variant,
+                each.workload_label,
+                each.trial_id.rsplit("-", 2)[-2],
+                format_count(each.shared_blocks),
+                format_count(each.predicted_blocks),
+                format_count(each.measured_blocks),
+                format_count(each.predicted_hit_tokens),
+                format_count(each.measured_hit_tokens),
+                {True: "yes", False: "no", None: DASH}[each.exact],
+            )
+            for each in found
+        ),
+        numeric=frozenset(range(3, 8)),
+    )
+
+
+def _prefix_chart(analysis: Analysis, found: Sequence[prefix.Sharing]) -> Chart:
+    first: dict[tuple[str, str], prefix.Sharing] = {}
+    for each in found:
+        first.setdefault((each.variant, each.workload_label), each)
+    given = [
+        Pair(
+            f"{each.variant}: {each.workload_label.split(':')[0]}",
+            place_of(analysis, each.variant),
+            each.predicted_blocks,
+            each.measured_blocks,
+        )
+        for each in first.values()
+    ]
+    return Chart(
+        "strategy-prefix",
+        "KV blocks in use at the peak, with and without sharing",
+        "Dashed outlines are the prediction, bars the engine's gauge at its peak, in the first "
+        "repeat.",
+        "; ".join(
+            f"{pair.label}: {format_count(pair.predicted)} predicted, "
+            f"{format_count(pair.measured)} measured"
+            for pair in given
+        ),
+        lambda: pairs("KV blocks in use at the peak", "blocks (lower is better)", given),
+    )
+
+
+# ── conversations that return ───────────────────────────────────────────────────────────────
+
+
+def offload_section(
+    _bench: BenchRecord, records: Sequence[TrialRecord], analysis: Analysis
+) -> Section | None:
+    """TTFT and found tokens turn by turn, and what a host link must carry."""
+    found = [each for each in offload.returnings(records) if each.turns]
+    if not found:
+        return None
+    rate, prefill = _bytes_per_token(analysis), found[0].prefill_tokens_per_s
+    return Section(
+        anchor="offload",
+        title="Conversations that return",
+        lead=_offload_lead(analysis, found),
+        claims=("C14",),
+        theory=_offload_theory(found, rate, prefill),
+        measured=(
+            (
+                "TTFT by turn, and the share of each prompt that the server says it found stored. "
+                "Turns are told apart by the length of their prompts."
+            ),
+        ),
+        grids=(_offload_grid(found),),
+        charts=(_offload_chart(analysis, found),),
+        not_covered=(
+            "Fetching that overlaps with computing; disks and other tiers. What the model answered "
+            "is not fed back: a turn's prompt is a longer piece of the same planned tokens."
+        ),
+    )
+
+
+def _bytes_per_token(analysis: Analysis) -> float | None:
+    figures = [kv.predicted for kv in analysis.kv if kv.predicted is not None]
+    return figures[0].kv_bytes_per_token if figures else None
+
+
+def _offload_lead(analysis: Analysis, found: Sequence[offload.Returning]) -> str:
+    on = next((each for each in found if each.offloads), None)
+    off = next((each for each in found if not each.offloads), None)
+    reasons = [
+        f"{name} was skipped" for name in analysis.skipped if off is None or name != off.variant
+    ]
+    if on is None or off is None:
+        own = on or off or found[0]
+        last = own.turns[-1]
+        return (
+            f"{'; '.join(reasons) or 'Offloading was not measured'}. With {own.variant} a "
+            f"conversation's last turn ({format_count(last.prompt_tokens)} tokens) waits "
+            f"{format_duration(last.ttft_p50_s)} for its first token, with "
+            f"{format_percent(last.cached_fraction)} of its prompt still in the pool."
+        )
+    return (
+        f"When conversations return for their last turn, {on.variant} answers after "
+        f"{format_duration(on.turns[-1].ttft_p50_s)} (p50), {off.variant} after "
+        f"{format_duration(off.turns[-1].ttft_p50_s)}; it fetched "
+        f"{format_count(on.fetched_tokens)} tokens from host memory."
+    )
+
+
+def _offload_theory(
+    found: Sequence[offload.Returning], rate: float | None, prefill: float | None
+) -> str:
+    text = (
+        "A prefix that was pushed out of the pool is either computed again, at the speed of "
+        "prefill, or fetched over the host link: fetching wins if the link carries more bytes per "
+        "second than prefill would make, bytes per token × prefill tokens/s."
+    )
+    if rate is None or prefill is None:
+        return text
+    needed = offload.break_even_link(rate, prefill)
+    longest = found[0].turns[-1].prompt_tokens
+    return (
+        f"{text} Here: {format_count(rate)} bytes × {format_rate(prefill, 'tokens/s', 0)} (the "
+        f"first turns) = {format_bandwidth(needed)}. A prompt of {format_count(longest)} tokens is "
+        f"{format_bytes(longest * rate)} to fetch, or "
+        f"{format_duration(offload.recompute_s(longest, prefill))} of computing."
+    )
+
+
+def _offload_grid(found: Sequence[offload.Returning]) -> Grid:
+    return Grid(
+        "Turn by turn",
+        ("variant", "turn", "prompt tokens", "requests", "TTFT p50", "found stored"),
+        tuple(
+            (
+                each.variant,
+                format_count(turn.number),
+                format_count(turn.prompt_tokens),
+                format_count(turn.requests),
+                format_duration(turn.ttft_p50_s),
+                format_percent(turn.cached_fraction),
+            )
+            for each in found
+            for turn in each.turns
+        ),
+        numeric=frozenset(range(1, 6)),
+    )
+
+
+def _offload_chart(analysis: Analysis, found: Sequence[offload.Returning]) -> Chart:
+    curves = []
+    for each in found:
+        known = [(t.prompt_tokens, t.ttft_p50_s) for t in each.turns if t.ttft_p50_s is not None]
+        curves.append(
+            Curve(
+                each.variant,
+                place_of(analysis, each.variant),
+                tuple(float(tokens) for tokens, _ in known),
+                tuple(wait for _, wait in known),
+                joined=True,
+            )
+        )
+    panel = Panel(
+        "TTFT p50 by turn",
+        "tokens of the turn's prompt",
+        "TTFT p50 (lower is better)",
+        tuple(curves),
+        format_duration,
+    )
+    return Chart(
+        "strategy-turns",
+        "How long conversations wait when they return",
+        "One mark per turn; a turn whose earlier tokens are found waits only for the new ones.",
+        "; ".join(
+            f"{each.variant} turn {turn.number}: {format_duration(turn.ttft_p50_s)}"
+            for each in found
+            for turn in each.turns
+        ),
+        lambda: panels([[panel]]),
+    )
+
+
+# ── the capacity cliff ──────────────────────────────────────────────────────────────────────
+
+
+def cliff_section(
+    _bench: BenchRecord, _records: Sequence[TrialRecord], analysis: Analysis
+) -> Section | None:
+    """Concurrency across the predicted capacity."""
+    found = cliff.cliffs(analysis)
+    if not found:
+        return None
+    right = [each for each in found if each.within_one_step]
+    told = "; ".join(
+        f"{_cliff_name(each)}: {each.fits} fit by theory, the pool is too small from "
+        f"{format_count(each.first_over)} on"
+        for each in found
+    )
+    return Section(
+        anchor="capacity-cliff",
+        title="The capacity cliff",
+        lead=(
+            f"Theory names the step in which the pool runs full for {len(right)} of {len(found)} "
+            f"lengths. {told}."
+        ),
+        claims=("C4",),
+        theory=(
+            "A request takes whole blocks for its prompt and its output, and one block of the pool "
+            "is never used: floor((blocks − 1) / blocks per request) requests fit. One more, and "
+            "it waits for another to end, or has another thrown out and computed again."
+        ),
+        measured=(
+            (
+                "A concurrency is beyond the cliff if requests were preempted, or if never as many "
+                "ran at once as were sent. The waiting gauge alone is no sign: requests also wait "
+                "for their turn in a step."
+            ),
+        ),
+        grids=tuple(_cliff_grid(each) for each in found),
+        charts=(_cliff_chart(analysis, found),),
+        not_covered="Loads whose requests differ in length; arrivals in an open loop.",
+        opens=len(analysis.kv) == 1,
+    )
+
+
+def _cliff_name(each: cliff.Cliff) -> str:
+    size = f"{format_count(each.context_tokens)} + {format_count(each.output_tokens)} tokens"
+    return f"{each.variant}, {size}"
+
+
+def _cliff_grid(each: cliff.Cliff) -> Grid:
+    return Grid(
+        f"{_cliff_name(each)}: {each.blocks_per_request} blocks each of "
+        f"{format_count(each.usable_blocks)}, so {each.fits} fit",
+        (
+            "concurrency",
+            "pool",
+            "running, peak",
+            "preemptions",
+            "output throughput",
+            "TTFT p90",
+        ),
+        tuple(
+            (
+                format_count(level.concurrency),
+                {True: "too small", False: "large enough", None: DASH}[level.over],
+                format_count(level.running_peak),
+                format_count(level.preemptions),
+                format_rate(level.output_throughput, "tok/s"),
+                format_duration(level.ttft_p90_s),
+            )
+            for level in each.levels
+        ),
+        numeric=frozenset(range(2, 6)),
+    )
+
+
+def _cliff_chart(analysis: Analysis, found: Sequence[cliff.Cliff]) -> Chart:
+    rows = [_cliff_panels(place_of(analysis, each.variant), each) for each in found]
+    return Chart(
+        "strategy-cliff",
+        "Throughput flattens and waits grow where theory says that the pool is full",
+        "Dashed upright lines: the last concurrency that fits by theory, and the first at which "
+        "the pool was seen too small. Left higher is better, right lower.",
+        "; ".join(
+            f"{_cliff_name(each)}: {each.fits} fit by theory, too small from "
+            f"{format_count(each.first_over)}"
+            for each in found
+        ),
+        lambda: panels(rows),
+    )
+
+
+def _cliff_panels(place: int, each: cliff.Cliff) -> tuple[Panel, Panel]:
+    upright = [(float(each.fits), "fits by theory")]
+    if each.first_over is not None:
+        upright.append((float(each.first_over), "seen too small"))
+    return (
+        _cliff_panel(
+            each,
+            place,
+            [level.output_throughput for level in each.levels],
+            "output tokens/s",
+            format_count,
+            tuple(upright),
+        ),
+        _cliff_panel(
+            each,
+            place,
+            [level.ttft_p90_s for level in each.levels],
+            "TTFT p90",
+            format_duration,
+            tuple(upright),
+        ),
+    )
+
+
+def _cliff_panel(
+    each: cliff.Cliff,
+    place: int,
+    values: Sequence[float | None],
+    name: str,
+    render: Callable[[float], str],
+    upright: tuple[tuple[float, str], ...],
+) -> Panel:
+    known = [
+        (lv.concurrency, v) for lv, v in zip(each.levels, values, strict=True) if v is not None
+    ]
+    curve = Curve(
+        "",
+        place,
+        tuple(float(level) for level, _ in known),
+        tuple(value for _, value in known),
+        joined=True,
+    )
+    size = f"{format_count(each.context_tokens)} + {format_count(each.output_tokens)} tokens"
+    return Panel(size, "concurrency", name, (curve,), render, upright)
