@@ -102,6 +102,7 @@ class Answer:
         "cached_prompt_tokens",
         "chunk_times_s",
         "done",
+        "ended_s",
         "error",
         "finish_reason",
         "output_tokens",
@@ -113,6 +114,7 @@ class Answer:
         self._texts: list[str] = []
         self.chunk_times_s: list[Seconds] = []
         self.done = False
+        self.ended_s: Seconds | None = None
         self.error: str | None = None
         self.finish_reason: str | None = None
         self.prompt_tokens: Tokens | None = None
@@ -141,8 +143,9 @@ class Answer:
             if event.error is not None or event.object == "error":
                 self._fail(_error_text(event))
 
-    def end(self) -> None:
-        """The stream ended in good order: check that the answer is whole."""
+    def end(self, t_s: Seconds) -> None:
+        """The stream ended in good order at ``t_s``: check that the answer is whole."""
+        self.ended_s = t_s
         if not self.chunk_times_s:
             self._fail("the stream held no content")
         elif not self.done and self.finish_reason is None:

@@ -134,9 +134,12 @@ class Player:
         free_s = part.start_s
         while (position := part.ticket()) < len(part.requests):
             record = await self._request(part.requests[position], free_s)
-            if record.error is not None:
+            if record.error is None and record.finished_s is not None:
+                # Not now: what we do between an answer and the next request is our own lag.
+                free_s = record.finished_s
+            else:
                 await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
-            free_s = self._clock.now()
+                free_s = self._clock.now()
 
     async def _arrivals(self, part: Part) -> None:
         for request in part.requests:
@@ -189,7 +192,7 @@ class Player:
             sent_s=begun_s if sending.sent_s is None else sending.sent_s,
             first_chunk_s=times[0] if times else None,
             last_chunk_s=times[-1] if times else None,
-            finished_s=self._clock.now(),
+            finished_s=self._clock.now() if answer.ended_s is None else answer.ended_s,
             chunk_times_s=times,
             prompt_tokens=answer.prompt_tokens,
             output_tokens=answer.output_tokens,

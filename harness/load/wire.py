@@ -253,16 +253,18 @@ class Wire:
         import aiohttp
 
         content = response.content
+        t_s = self._clock.now()
         try:
             while not answer.done and (data := await content.readany()):
-                answer.feed(data, arrival.last_s if arrival else self._clock.now())
+                t_s = arrival.last_s if arrival else self._clock.now()
+                answer.feed(data, t_s)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_DRAIN_S):
                     while await content.readany():
                         pass
         except (aiohttp.ClientError, OSError) as fault:
             raise RequestFailed(self._clean(_describe(fault))) from fault
-        answer.end()
+        answer.end(t_s)
 
     def _clean(self, message: str) -> str:
         key = self._target.api_key

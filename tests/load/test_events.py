@@ -23,7 +23,7 @@ def read(data: bytes, cuts: list[int] | None = None) -> Answer:
     edges = [0, *sorted(cuts or []), len(data)]
     for i in range(len(edges) - 1):
         answer.feed(data[edges[i] : edges[i + 1]], float(i))
-    answer.end()
+    answer.end(float(len(edges)))
     return answer
 
 
