@@ -18,6 +18,7 @@ from harness.analysis.results import Analysis
 from harness.errors import StoreError
 from harness.record import BenchRecord, TrialRecord
 from harness.report import gallery, html
+from harness.report.section import drawn_sections
 from harness.scenario.load import slugify
 
 DEFAULT_ROOT = Path("reports")
@@ -67,13 +68,15 @@ def write_report(
     for stale in (*folder.glob("*.png"), *folder.glob("*.svg")):
         stale.unlink()
     plates = gallery.plates(analysis, trials, folder)
-    page = html.page(bench, trials, analysis, plates, run_dir=run_dir, folder=folder)
+    sections = drawn_sections(bench, trials, analysis, folder)
+    page = html.page(bench, trials, analysis, plates, sections, run_dir=run_dir, folder=folder)
     path = folder / PAGE
     beside = path.with_name(PAGE + ".tmp")
     beside.write_text(page, encoding="utf-8")
     beside.replace(path)
+    all_plates = [*plates, *(plate for drawn in sections for plate in drawn.plates)]
     return ReportPaths(
         html=path,
-        pngs=tuple(plate.picture.png for plate in plates),
-        svgs=tuple(plate.picture.svg for plate in plates),
+        pngs=tuple(plate.picture.png for plate in all_plates),
+        svgs=tuple(plate.picture.svg for plate in all_plates),
     )

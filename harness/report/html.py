@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from harness import store
 from harness.analysis.results import Analysis
 from harness.record import BenchRecord, TrialRecord
-from harness.report import evidence, tables
+from harness.report import claims, evidence, tables
 from harness.report.gallery import Plate
-from harness.report.sentence import answer
+from harness.report.section import Drawn
+from harness.report.sentence import Answer, answer
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -48,6 +49,7 @@ def page(
     trials: Sequence[TrialRecord],
     analysis: Analysis,
     plates: Sequence[Plate],
+    sections: Sequence[Drawn] = (),
     *,
     run_dir: Path,
     folder: Path,
@@ -59,7 +61,10 @@ def page(
     context: dict[str, Any] = {
         "bench": bench,
         "analysis": analysis,
-        "answer": answer(analysis),
+        "answer": _opening(analysis, sections),
+        "sections": sections,
+        "told": claims.claims,
+        "inline": lambda svg: Markup(svg),  # noqa: S704
         "tables": [t for c in analysis.comparisons if (t := tables.table(c)).rows],
         "pools": evidence.pools(analysis),
         "plates": [(plate, Markup(plate.picture.inline_svg)) for plate in plates],  # noqa: S704
@@ -75,6 +80,13 @@ def page(
         "stamps": sorted({t.stamp for t in analysis.trials if t.status == "sealed"}),
     }
     return _templates().get_template("report.html.j2").render(context)
+
+
+def _opening(analysis: Analysis, sections: Sequence[Drawn]) -> Answer:
+    """The answer; a section that opens the page gives its lead in place of the general one."""
+    found = answer(analysis)
+    leads = [drawn.section.lead for drawn in sections if drawn.section.opens]
+    return Answer(leads[0], (), found.limits) if leads else found
 
 
 def _counts(lines: Sequence[evidence.TrialLine]) -> dict[str, int]:
