@@ -11,9 +11,9 @@ every orphan among the server's descendants (Linux: child subreaper), and ends a
 Should the guard itself be killed, the server's first process gets SIGTERM from the kernel
 (parent-death signal), upon which vLLM shuts down its children.
 
-Run as ``python guard.py GRACE_SECONDS COMMAND…``. It answers on standard output with lines ``pid N`` and, at
-the end, ``exit CODE``; the server's output goes to the guard's standard error, a log file. It
-imports nothing of kvbench and must stay quick to start.
+Run as ``python guard.py GRACE_SECONDS COMMAND…``. It answers on standard output with lines
+``pid N`` and, at the end, ``exit CODE``; the server's output goes to the guard's standard error, a
+log file. It imports nothing of kvbench and must stay quick to start.
 """
 
 from __future__ import annotations

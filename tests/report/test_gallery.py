@@ -55,7 +55,13 @@ def test_a_title_leads_with_the_largest_effect_and_counts_the_rest() -> None:
 
 
 def test_a_ledger_of_a_single_known_use_is_not_drawn() -> None:
-    assert "memory-ledger" not in dict(charts_of(records.bench(1)))
+    bench, trials = records.bench(1)
+    unknown = tuple(
+        replace(t, run=replace(t.run, trial=replace(t.run.trial, model_config=None)))
+        for t in trials
+    )
+    assert "memory-ledger" not in dict(charts_of((bench, unknown)))
+    assert "memory-ledger" in dict(charts_of((bench, trials)))
 
 
 def test_loads_that_differ_in_concurrency_alone_become_a_sweep() -> None:
