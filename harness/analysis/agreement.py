@@ -2,11 +2,11 @@
 
 Method: at every kept position both servers listed their likeliest tokens and the one that stands
 there. The divergence is taken over a coarser set of outcomes: each token that both listed, and
-one outcome for all the rest, whose probability is what is missing to 1. Merging outcomes can only
-lower a Kullback–Leibler divergence (the data-processing inequality), so the figure is a lower
-bound of the true one, exact for equal distributions, and no probability is made up for a token
-that one side did not list. Intervals are percentiles of 2,000 resamplings of whole prompts, since
-positions of one prompt depend on one another.
+one outcome each for what only one of them listed and for the rest. Merging outcomes can only lower
+a Kullback–Leibler divergence (the data-processing inequality), and where a list is silent the
+value that makes the divergence least is taken, so the figure is a lower bound of the true one,
+zero for equal lists, and nothing is made up in favour of a difference. Intervals are percentiles
+of 2,000 resamplings of whole prompts, since positions of one prompt depend on one another.
 
 Not covered: texts of different prompts or models; the caller pairs what belongs together.
 """
@@ -28,8 +28,11 @@ MIN_PROMPTS = 5
 RESAMPLES = 2000
 CONFIDENCE: Fraction = 0.95
 BUCKETS = 8
+#: The likeliest tokens that a server lists at each position (vLLM's ``--max-logprobs``).
+TOP_K = 20
 #: A probability that rounding alone may leave.
-_NOTHING = 1e-9
+_NOTHING = 1e-12
+_TURNS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +48,41 @@ class Place:
     kl: float
 
 
-def divergence(baseline: Mapping[int, float], other: Mapping[int, float]) -> float:
-    """A lower bound of KL(baseline ‖ other) in nats, from two lists of token → log-probability.
+def divergence(baseline: Mapping[int, float], other: Mapping[int, float], k: int = TOP_K) -> float:
+    """The least KL(baseline ‖ other) in nats that two lists of token → log-probability allow.
 
-    Cells: every token in both lists, and the rest. KL = Σ p·ln(p/q) over the cells.
+    Cells: every token in both lists; what the baseline alone lists (``a``, for the other ``x``);
+    what the other alone lists (``d``, for the baseline ``y``); the rest. ``x`` and ``y`` are
+    unknown, but no token that a list leaves out is likelier than its k-th. The divergence is
+    convex in them, so setting each to its best value in turn leads to the least.
     """
     shared = baseline.keys() & other.keys()
     kl = sum(math.exp(baseline[t]) * (baseline[t] - other[t]) for t in shared)
-    rest, other_rest = (
-        1.0 - sum(math.exp(side[token]) for token in shared) for side in (baseline, other)
-    )
-    if rest > _NOTHING:
-        kl += rest * math.log(rest / max(other_rest, _NOTHING))
-    return max(0.0, kl)
+    known, other_known = (sum(math.exp(side[t]) for t in shared) for side in (baseline, other))
+    a = sum(math.exp(logprob) for token, logprob in baseline.items() if token not in shared)
+    d = sum(math.exp(logprob) for token, logprob in other.items() if token not in shared)
+    b, e = max(0.0, 1.0 - known - a), max(0.0, 1.0 - other_known - d)
+    x_most = min(e, (len(baseline) - len(shared)) * _kth(other, k))
+    y_most = min(b, (len(other) - len(shared)) * _kth(baseline, k))
+    x, y = x_most / 2.0, y_most / 2.0
+    for _ in range(_TURNS):
+        before = (x, y)
+        x = min(x_most, e * a / (a + b - y)) if a + b - y > 0.0 else 0.0
+        y = min(y_most, b * d / (d + e - x)) if d + e - x > 0.0 else 0.0
+        if abs(x - before[0]) + abs(y - before[1]) < _NOTHING:
+            break
+    return max(0.0, kl + _cell(a, x) + _cell(y, d) + _cell(b - y, e - x))
+
+
+def _kth(listed: Mapping[int, float], k: int) -> float:
+    """The probability of the k-th likeliest token; a list may hold one more, less likely."""
+    ordered = sorted(listed.values(), reverse=True)
+    return math.exp(ordered[min(k, len(ordered)) - 1]) if ordered else 1.0
+
+
+def _cell(p: float, q: float) -> float:
+    """One outcome's part of a divergence: p·ln(p/q)."""
+    return p * math.log(p / max(q, _NOTHING)) if p > _NOTHING else 0.0
 
 
 def paired(reference: Sequence[QualityScore], scores: Sequence[QualityScore]) -> tuple[Place, ...]:

@@ -35,9 +35,10 @@ METHODS: Mapping[str, str] = {
     "teacher_forced": "the baseline's greedy answers, and the text before them, scored token by "
     "token by every server (prompt_logprobs, the 20 likeliest tokens); up to 256 places of the "
     "context, evenly spread, and the whole answer are kept",
-    "kl": "KL(baseline ‖ variant) in nats per token, over the tokens that both list and one cell "
-    "for all the rest: a lower bound, exact for equal distributions; 95 % interval from resampled "
-    "prompts, none below 5",
+    "kl": "KL(baseline ‖ variant) in nats per token over the union of both lists: tokens that both "
+    "list stand alone, those that one lists and the tail are one cell each, with the unknown part "
+    "set so that the divergence is least: a lower bound, zero for equal lists; 95 % interval from "
+    "resampled prompts, none below 5",
     "top1_agreement": "share of positions at which both find the same token likeliest",
     "free_running": "greedy answers of the variant's own, token by token beside the baseline's",
     "noise_floor": "the baseline against itself: another server start, reversed order, several "

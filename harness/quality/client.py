@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from harness.analysis.agreement import TOP_K
 from harness.errors import EngineError
 from harness.record import QualityAnswer, QualityScore
 from harness.units import Seconds, Tokens
@@ -21,8 +22,6 @@ from harness.units import Seconds, Tokens
 if TYPE_CHECKING:
     from openai import OpenAI
 
-#: vLLM's default for ``--max-logprobs``: more would be refused.
-TOP_K = 20
 #: Of the context so many places are kept, evenly spread; of the answer all.
 CONTEXT_POSITIONS = 256
 #: Where a server writes −∞ in JSON, it writes a number like this one.

@@ -9,12 +9,15 @@ the log lines that kvbench reads, and misbehaves as the environment variable ``F
 - ``options:…`` are options of the stand-in (``ttft_s=0.01,fail=exit``),
 - ``stubborn`` starts a grandchild in the same group that ignores SIGTERM.
 
-``FAKE_ENGINE_FP8`` does the same for servers with an fp8 cache only.
+It knows overridden KV heads (``--hf-overrides``), and refuses ``--kv-offloading-size`` as the CPU
+build does. ``FAKE_ENGINE_FP8`` does the same for servers with an fp8 cache only. ``FAKE_TOY`` and
+``FAKE_TOY_FP8`` say what the model behind it is like (``tests.quality.toy``).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -27,6 +30,7 @@ from tests.standin import server
 BYTES_PER_TOKEN = {"auto": 23_040, "fp8": 11_520, "fp8_e4m3": 11_520, "fp8_e5m2": 11_520}
 BLOCK = 128
 DEFAULT_POOL = 1 << 30
+LOGS = Path(__file__).resolve().parents[1] / "data" / "server_logs"
 
 
 def main() -> None:
@@ -40,14 +44,22 @@ def main() -> None:
     parser.add_argument("--kv-cache-dtype", default="auto", choices=BYTES_PER_TOKEN)
     parser.add_argument("--kv-cache-memory-bytes", type=int, default=DEFAULT_POOL)
     parser.add_argument("--disable-uvicorn-access-log", action="store_true")
-    for flag in ("enforce-eager", "enable-prefix-caching"):
+    parser.add_argument("--hf-overrides", type=json.loads, default={})
+    parser.add_argument("--load-format")
+    parser.add_argument("--kv-offloading-size", type=float)
+    for flag in ("enforce-eager", "enable-prefix-caching", "enable-prompt-tokens-details"):
         parser.add_argument(f"--{flag}", action=argparse.BooleanOptionalAction)
     for flag in ("gpu-memory-utilization", "max-num-batched-tokens", "max-num-seqs"):
         parser.add_argument(f"--{flag}")
     args = parser.parse_args(sys.argv[3:])
+    if args.kv_offloading_size is not None:
+        # What the real engine does on a CPU.
+        sys.stderr.write((LOGS / "offload_on_cpu.log").read_text(encoding="utf-8"))
+        sys.exit(1)
     told = os.environ.get("FAKE_ENGINE", "")
     if args.kv_cache_dtype != "auto":
         told = os.environ.get("FAKE_ENGINE_FP8", told)
+        os.environ["FAKE_TOY"] = os.environ.get("FAKE_TOY_FP8", os.environ.get("FAKE_TOY", ""))
     serve(args, told)
 
 
@@ -65,7 +77,8 @@ def serve(args: argparse.Namespace, told: str) -> None:
         )
         assert child.stdout is not None
         child.stdout.readline()
-    tokens = args.kv_cache_memory_bytes // (BYTES_PER_TOKEN[args.kv_cache_dtype] * BLOCK) * BLOCK
+    rate = BYTES_PER_TOKEN[args.kv_cache_dtype] * args.hf_overrides.get("num_key_value_heads", 3)
+    tokens = args.kv_cache_memory_bytes // (rate // 3 * BLOCK) * BLOCK
     sys.stderr.write(
         f"(EngineCore pid=1) INFO 01-01 00:00:00 [x.py:1] CPU KV cache size: {tokens:,} tokens"
         + "\n"

@@ -83,7 +83,7 @@ class Toy:
             logits[token] = 4.0 * _unit(before, place, self.weights)
         if target is not None:
             knows = not self.weights and not self.scramble
-            logits[target] = max(logits.get(target, 0.0), 3.0 if knows else -6.0)
+            logits[target] = max(logits.get(target, 0.0), 6.0 if knows else -6.0)
         for token in logits:
             logits[token] += self.noise * (2 * _unit(token, before, len(context)) - 1)
         top = max(logits.values())
@@ -133,30 +133,32 @@ def _find(text: str) -> str | None:
     return None
 
 
-_TEXTS: dict[int, str] = dict(SPECIAL)
 _WORDS = tuple(
     f" {a}{b}" for a in ("lor", "mel", "tan", "sur", "vek") for b in ("a", "em", "is", "o")
 )
 
 
 def _word_id(number: int) -> int:
-    return _id(_WORDS[number % len(_WORDS)] + str(number % 97))
+    return _id(f"{_WORDS[number % len(_WORDS)]}{number % 9}".encode())
 
 
-def _id(piece: str) -> int:
-    token = 1000 + zlib.crc32(piece.encode()) % 1_000_000
-    _TEXTS[token] = piece
-    return token
+def _id(chunk: bytes) -> int:
+    """A token is its own bytes, behind a one: any process can read it."""
+    return int.from_bytes(b"\x01" + chunk)
 
 
 def ids_of(text: str) -> list[int]:
-    """Token ids of a text."""
-    return [_id(piece) for piece in _TOKEN.findall(text)]
+    """Token ids of a text: words, in parts of at most six bytes."""
+    pieces = [piece.encode() for piece in _TOKEN.findall(text)]
+    return [_id(piece[at : at + 6]) for piece in pieces for at in range(0, len(piece), 6)]
 
 
 def text_of(tokens: Sequence[int]) -> str:
-    """The text of token ids that this process has made."""
-    return "".join(_TEXTS.get(token, "?") for token in tokens)
+    """The text of token ids."""
+    data = b"".join(
+        SPECIAL[t].encode() if t in SPECIAL else t.to_bytes(9).lstrip(b"\0")[1:] for t in tokens
+    )
+    return data.decode("utf-8", errors="replace")
 
 
 def _hash(*numbers: int) -> int:
@@ -167,11 +169,20 @@ def _unit(*numbers: int) -> float:
     return _hash(7, *numbers) / 2**32
 
 
-def parse(text: str) -> Toy:
+def wants(path: str, body: bytes) -> bool:
+    """Whether a request is one of those that are never timed."""
+    if path.endswith(("/tokenize", "/detokenize", "/chat/completions")):
+        return True
+    return path.endswith("/completions") and b'"stream"' not in body
+
+
+def parse(text: str, max_model_len: int = 2048) -> Toy:
     """``noise=0.2,weights=1`` as a toy."""
     kinds = {field.name: type(field.default) for field in fields(Toy)}
     parts = (part.partition("=") for part in text.split(",") if part)
-    return replace(Toy(), **{key: kinds[key](value) for key, _, value in parts})
+    return replace(
+        Toy(max_model_len=max_model_len), **{key: kinds[key](value) for key, _, value in parts}
+    )
 
 
 Handler = Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]]]

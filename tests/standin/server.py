@@ -19,6 +19,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.quality import toy
 from tests.standin.behaviour import (
     Behaviour,
     error_event,
@@ -102,7 +103,11 @@ class Connection(asyncio.Protocol):
 
     def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
         options, _, route = path.partition("/v1/")
-        if method == "POST" and route == "completions":
+        if method == "POST" and toy.wants(path, body):
+            # What answer quality asks; everything that is timed goes the stand-in's own way.
+            model = toy.parse(os.environ.get("FAKE_TOY", ""), self.state.max_model_len)
+            self.reply_json(*model.handle(path, json.loads(body)))
+        elif method == "POST" and route == "completions":
             self.complete(options.strip("/"), headers, json.loads(body))
         elif path.endswith("/v1/models"):
             card = {"id": self.state.model, "object": "model", "max_model_len": 8192}

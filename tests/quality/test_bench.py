@@ -1,0 +1,266 @@
+"""Whole benches with quality on, against the stand-in: which pass runs when, and what is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import store
+from harness.analysis.quality import analyse_quality
+from harness.analysis.quality_results import QualityAnalysis, VariantQuality
+from harness.errors import InputError
+from harness.execute.local import run_scenario
+from harness.execute.progress import Silent
+from harness.record import PassRecord
+from harness.scenario import load_scenario
+
+CONFIG = (
+    '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 30,'
+    ' "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576, "head_dim": 64,'
+    ' "vocab_size": 49152, "torch_dtype": "bfloat16", "max_position_embeddings": 8192}'
+)
+SCENARIO = """
+schema: 1
+name: demo
+model: {model}
+baseline: fp16
+server: {{max_model_len: 1024, enable_prefix_caching: false}}
+variants:
+  fp16: {{kv_cache_dtype: auto}}
+  fp8: {{kv_cache_dtype: fp8}}
+kv_budget: {{equal_bytes: 117964800}}
+workloads:
+  - {{context_tokens: 64, output_tokens: 4, num_prompts: 2, concurrency: 2, warmup_requests: 0}}
+repeats: 2
+quality:
+  num_prompts: 10
+  context_tokens: 160
+  answer_tokens: 24
+  needles: {{context_tokens: [128, 256], depths: [0, 0.5, 1]}}
+  judge: off
+timeouts: {{startup_s: 30, request_s: 10}}
+"""
+
+pytestmark = pytest.mark.usefixtures("fake_engine")
+
+
+@dataclass
+class Told(Silent):
+    """Keeps what a bench tells, and interrupts it where it is asked to."""
+
+    interrupt_at: str = ""
+    warnings: list[str] = field(default_factory=list)
+    launches: list[str] = field(default_factory=list)
+
+    def launching(self, group: Any, number: int, launches: int) -> None:
+        self.launches.append(f"{group[0].variant}/{group[0].repeat}")
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def quality(self, what: str, done: int, total: int) -> None:
+        if self.interrupt_at and self.interrupt_at in what and done >= 3:
+            raise KeyboardInterrupt
+
+
+def run(tmp_path: Path, *overrides: str, told: Told | None = None, resume: bool = False) -> Path:
+    model = tmp_path / "model"
+    model.mkdir(parents=True, exist_ok=True)
+    (model / "config.json").write_text(CONFIG)
+    path = tmp_path / "demo.yaml"
+    path.write_text(SCENARIO.format(model=model))
+    return run_scenario(
+        load_scenario(path, "cpu", overrides=overrides),
+        root=tmp_path / "results",
+        command=["test"],
+        progress=told or Told(),
+        resume=resume,
+    )
+
+
+def passes(folder: Path) -> dict[str, PassRecord]:
+    return {record.head.pass_id: record for record in store.read_quality(folder).passes}
+
+
+def analysed(folder: Path) -> QualityAnalysis:
+    found = analyse_quality(store.read_quality(folder), "fp16")
+    assert found is not None
+    return found
+
+
+def fp8(folder: Path) -> VariantQuality:
+    found = analysed(folder).of("fp8")
+    assert found is not None
+    return found
+
+
+def test_baseline_then_variant_then_the_baseline_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_TOY_FP8", "noise=0.4")
+    told = Told()
+    folder = run(tmp_path, told=told)
+    # Interleaved launches: fp16 (0), fp8 (1), fp8 (2), fp16 (3).
+    found = passes(folder)
+    assert {name: record.head.launches for name, record in found.items()} == {
+        "reference": (0,),
+        "variant-fp8": (1,),
+        "self": (3,),
+    }
+    assert all(record.head.status == "sealed" for record in found.values())
+    assert (found["self"].head.concurrency, found["self"].head.reverse) == (4, True)
+    assert (found["variant-fp8"].head.concurrency, found["variant-fp8"].head.reverse) == (1, False)
+    # 10 tasks, and 2 contexts × 3 depths × 2 kinds of needle; scores are for the tasks alone.
+    assert all(len(record.answers) == 22 for record in found.values())
+    assert all(len(record.scores) == 10 for record in found.values())
+    assert told.warnings == []
+    assert told.launches == ["fp16/0", "fp8/0", "fp8/1", "fp16/1"]
+
+
+def test_a_slightly_noisy_variant_differs_and_the_same_model_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_TOY_FP8", "noise=0.4")
+    noisy = fp8(run(tmp_path / "a"))
+    monkeypatch.setenv("FAKE_TOY_FP8", "")
+    same = analysed(run(tmp_path / "b"))
+    assert noisy.standing == "differs", noisy.gate
+    assert noisy.gate is not None
+    assert noisy.gate.passed
+    assert noisy.on_context is not None
+    assert noisy.on_context.kl.value > 0.001
+    assert noisy.free is not None
+    assert noisy.free.exact_match.value < 1
+    twin, floor = same.of("fp8"), same.floor
+    assert twin is not None
+    assert floor is not None
+    assert twin.standing == "indistinguishable"
+    assert twin.on_context is not None
+    assert twin.on_context.kl.value == 0
+    assert floor.free is not None
+    assert floor.free.exact_matches == 10
+    assert same.baseline_retrieval is not None
+    assert same.baseline_retrieval.needles_right == 12
+
+
+@pytest.mark.parametrize("fault", ["weights=1", "scramble=1"])
+def test_planted_faults_are_caught_by_agreement_needles_and_gate_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setenv("FAKE_TOY_FP8", fault)
+    broken = fp8(run(tmp_path))
+    assert broken.standing == "broken"
+    assert broken.on_context is not None
+    assert broken.kl_excess is not None
+    assert broken.kl_excess.low is not None
+    assert broken.kl_excess.low > 0.5
+    assert broken.retrieval is not None
+    assert broken.retrieval.needles_right == 0
+    assert broken.gate is not None
+    told = " ".join(broken.gate.reasons)
+    assert "perplexity" in told
+    assert "needles" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "fragment"),
+    [("empty", "are empty"), ("loop", "repetition"), ("garbled", "garbled")],
+)
+def test_broken_text_fails_the_gate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, fragment: str
+) -> None:
+    monkeypatch.setenv("FAKE_TOY_FP8", f"text={text}")
+    broken = fp8(run(tmp_path, "quality.needles=null"))
+    assert broken.standing == "broken"
+    assert broken.gate is not None
+    assert fragment in " ".join(broken.gate.reasons)
+
+
+def test_with_one_repeat_the_baseline_answers_twice_at_the_same_launch(tmp_path: Path) -> None:
+    folder = run(tmp_path, "repeats=1", "quality.needles=null", "quality.num_prompts=5")
+    found = passes(folder)
+    assert {name: record.head.launches for name, record in found.items()} == {
+        "reference": (0,),
+        "self": (0,),
+        "variant-fp8": (1,),
+    }
+
+
+def test_a_baseline_that_is_started_last_is_still_answered_first(tmp_path: Path) -> None:
+    folder = run(tmp_path, "baseline=fp8", "quality.needles=null", "quality.num_prompts=5")
+    # fp16 (0) comes before the reference stands at fp8 (1), fp8 (2) answers again, fp16 (3).
+    assert {name: record.head.launches for name, record in passes(folder).items()} == {
+        "reference": (1,),
+        "self": (2,),
+        "variant-fp16": (3,),
+    }
+
+
+@pytest.mark.parametrize(
+    ("moment", "launches"),
+    [
+        ("reference: answers", ["fp16/0", "fp8/0", "fp8/1", "fp16/1"]),
+        ("variant-fp8: scores", ["fp8/0", "fp8/1", "fp16/1"]),
+        ("self: answers", ["fp16/1"]),
+    ],
+)
+def test_an_interrupted_pass_is_resumed_where_it_stopped(
+    tmp_path: Path, moment: str, launches: list[str]
+) -> None:
+    small = ("quality.needles=null", "quality.num_prompts=5")
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, *small, told=Told(interrupt_at=moment))
+    told = Told()
+    folder = run(tmp_path, *small, told=told, resume=True)
+    assert told.warnings == []
+    assert told.launches == launches
+    found = passes(folder)
+    assert {record.head.status for record in found.values()} == {"sealed"}
+    for record in found.values():
+        assert sorted(answer.index for answer in record.answers) == [0, 1, 2, 3, 4]
+        assert sorted(score.index for score in record.scores) == [0, 1, 2, 3, 4]
+    assert (
+        store.find_unfinished(tmp_path / "results", "demo", store.read_manifest(folder).trial_ids)
+        is None
+    )
+
+
+def test_a_server_that_cannot_tokenize_fails_the_pass_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_TOY", "fail_path=/tokenize")
+    told = Told()
+    folder = run(tmp_path, "repeats=1", told=told)
+    record, trials = store.read_bench(folder)
+    assert record.status == "finished"
+    assert all(trial.run.status == "sealed" for trial in trials)
+    (head,) = [record.head for record in passes(folder).values()]
+    assert head.status == "failed"
+    assert "/tokenize" in (head.reason or "")
+    assert "/tokenize" in told.warnings[0]
+
+
+def test_the_users_own_prompts_are_asked_and_bad_lines_named(tmp_path: Path) -> None:
+    own = tmp_path / "own.jsonl"
+    own.write_text(
+        '{"prompt": "Where is the sea?", "answer": "here"}\nbad\n'
+        '{"prompt": "' + "long " * 1100 + '"}\n'
+    )
+    folder = run(tmp_path, "repeats=1", f"quality.prompts={own}", "quality.needles=null")
+    records = store.read_quality(folder)
+    (prompt,) = records.prompts
+    assert (prompt.task, prompt.expected) == ("user", ("here",))
+    left_out = analysed(folder).left_out
+    assert [line.split(":")[0] for line in left_out] == ["line 2", "line 3"]
+    assert "1024 fit" in left_out[1]
+
+
+def test_a_missing_file_stops_the_run_before_any_server_starts(tmp_path: Path) -> None:
+    told = Told()
+    with pytest.raises(InputError, match="no-such"):
+        run(tmp_path, "quality.prompts=no-such.jsonl", told=told)
+    assert told.launches == []
+    assert not (tmp_path / "results").exists()
