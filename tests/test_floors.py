@@ -16,6 +16,7 @@ FLOORS = {
     "units": 0,
     "clock": 0,
     "shell": 0,
+    "overlay": 0,
     "data": 0,
     "scenario": 1,
     "specs": 1,

@@ -18,7 +18,7 @@ from harness.cli import calc_plot, calc_text
 from harness.cli.calc_figures import Memory, figures, variants_of
 from harness.engines import hub
 from harness.errors import InputError, NotFound
-from harness.specs.fields import merge_overrides
+from harness.overlay import overlay
 from harness.specs.gpu import gpu_spec
 from harness.specs.model import model_spec, read_config
 from harness.theory.budget import DEFAULT_UTILIZATION
@@ -172,7 +172,7 @@ def _config(model: str, overrides: str | None) -> Mapping[str, Any]:
         raise InputError(f"--hf-overrides is no JSON: {error}") from None
     if not isinstance(laid_over, dict):
         raise InputError("--hf-overrides must be a JSON object")
-    return merge_overrides(config, laid_over)
+    return overlay(config, laid_over)
 
 
 def _memory(

@@ -8,10 +8,10 @@ from typing import Any
 
 from harness.engines import server_log, vllm
 from harness.engines.models import ResolvedModel
+from harness.overlay import overlay
 from harness.record import GrantedKv, ServerFacts, TrialFacts
 from harness.scenario import Scenario, Trial
 from harness.shell import relative_to_here, with_tilde
-from harness.specs.fields import merge_overrides
 from harness.telemetry.engine import read_granted
 from harness.telemetry.process import tree_rss_bytes, worker_bytes
 from harness.units import Bytes
@@ -49,7 +49,7 @@ def effective_config(
     if config is None:
         return None
     overrides = flags.get("hf_overrides")
-    return merge_overrides(config, overrides) if isinstance(overrides, dict) else dict(config)
+    return overlay(config, overrides) if isinstance(overrides, dict) else dict(config)
 
 
 def server_facts(

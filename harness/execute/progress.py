@@ -45,35 +45,5 @@ class Progress(Protocol):
         """Something the user should know, though the bench goes on."""
 
 
-class Silent:
+class Silent(Progress):
     """Tells nobody."""
-
-    def preparing(self, what: str) -> None:
-        """Ignore it."""
-
-    def launching(self, group: Sequence[Trial], number: int, launches: int) -> None:
-        """Ignore it."""
-
-    def starting(self, stage: str, elapsed_s: Seconds) -> None:
-        """Ignore it."""
-
-    def healthy(self, startup_s: Seconds, granted: GrantedKv) -> None:
-        """Ignore it."""
-
-    def trial(self, trial: Trial, number: int, trials: int) -> None:
-        """Ignore it."""
-
-    def load(self, progress: LoadProgress, kv_usage: float | None) -> None:
-        """Ignore it."""
-
-    def quality(self, what: str, done: int, total: int) -> None:
-        """Ignore it."""
-
-    def unplayed(self, trial: Trial, status: str, reason: str) -> None:
-        """Ignore it."""
-
-    def stopping(self) -> None:
-        """Ignore it."""
-
-    def warn(self, text: str) -> None:
-        """Ignore it."""

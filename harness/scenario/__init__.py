@@ -5,7 +5,7 @@ one profile, ``expand`` turns a checked scenario into trials. No I/O beyond the 
 """
 
 from harness.scenario.expand import Trial, expand, launch_groups, server_command_flags
-from harness.scenario.load import load_scenario, merge, slugify
+from harness.scenario.load import load_scenario, slugify
 from harness.scenario.reference import ReferenceOptions, reference_options
 from harness.scenario.schema import PROFILES, KvBudget, Quality, Scenario, Slo, Workload
 
@@ -21,7 +21,6 @@ __all__ = [
     "expand",
     "launch_groups",
     "load_scenario",
-    "merge",
     "reference_options",
     "server_command_flags",
     "slugify",

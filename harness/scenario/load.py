@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from harness.errors import ScenarioError, did_you_mean
+from harness.overlay import overlay
 from harness.scenario.read import Document, KeyPath, dotted, parse_value, read_document
 from harness.scenario.reference import reference_faults
 from harness.scenario.schema import (
@@ -130,7 +131,7 @@ def _resolve(
     document: Document, profile: str, overrides: Sequence[str], attach: str | None
 ) -> Scenario:
     part = (document.values.get("profiles") or {}).get(profile, {})
-    values = merge({k: v for k, v in document.values.items() if k != "profiles"}, part)
+    values = overlay({k: v for k, v in document.values.items() if k != "profiles"}, part)
     values = _apply_overrides(values, overrides)
     values["profile"] = profile
     if attach is not None:
@@ -167,17 +168,6 @@ class _Spot:
     def fail(self, what: str, path: KeyPath, **more: Any) -> ScenarioError:
         """A ScenarioError that names the place."""
         return ScenarioError(what, where=self.where(path), **more)
-
-
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay ``over`` on ``base``: mappings are merged key by key, all else is replaced."""
-    merged = dict(base)
-    for key, value in over.items():
-        old = merged.get(key)
-        merged[key] = (
-            merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-        )
-    return merged
 
 
 def _apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -479,4 +469,4 @@ def slugify(text: str) -> str:
     return "-".join(part for part in parts if part)[:60].rstrip("-.") or "unnamed"
 
 
-__all__ = ["ATTACHED_VARIANT", "dotted", "load_scenario", "merge", "slugify"]
+__all__ = ["ATTACHED_VARIANT", "dotted", "load_scenario", "slugify"]

@@ -206,15 +206,3 @@ def text_fields(config: Mapping[str, Any]) -> dict[str, Any]:
             kept = {name: config[name] for name in _OUTER if config.get(name) is not None}
             return {**kept, **{name: value for name, value in inner.items() if value is not None}}
     return dict(config)
-
-
-def merge_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply ``--hf-overrides`` to a config, nested objects key by key, as the engine does."""
-    merged = dict(config)
-    for key, value in overrides.items():
-        old = merged.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            merged[key] = merge_overrides(old, value)
-        else:
-            merged[key] = value
-    return merged

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.errors import InputError
+from harness.specs.eviction import EvictionRule, rule_from_env
 from harness.units import GIB, Bytes, Tokens
 
 Device = Literal["cuda", "cpu"]
@@ -27,7 +28,8 @@ class EngineSettings:
     None means the engine's own default. ``batches_in_flight`` is the number of steps whose tokens
     may be unsettled at once: 1, or 2 where the engine schedules ahead (0.26 and later on CUDA);
     it only matters to windows. ``cpu_features`` (``amx``, ``avx512_bf16``) are the CPU's own,
-    since the CPU backend chooses block size and state dtype by them.
+    since the CPU backend chooses block size and state dtype by them. ``eviction`` is the rule of the
+    plugin in ``engines/eviction``, if its variable is set.
     """
 
     device: Device = "cuda"
@@ -50,6 +52,7 @@ class EngineSettings:
     speculative_method: str = "mtp"
     quantization: str | None = None
     cpu_features: frozenset[str] = frozenset()
+    eviction: EvictionRule | None = None
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -123,11 +126,13 @@ def settings_from_flags(
     device: Device,
     *,
     cpu_features: frozenset[str] = frozenset(),
+    env: Mapping[str, str] | None = None,
 ) -> EngineSettings:
     """Read vLLM flags in vLLM's spelling; keys that do not concern the KV cache are ignored.
 
     ``hf_overrides`` is not read here: merge it into the config before ``model_spec``
-    (``harness.specs.fields.merge_overrides``).
+    (``harness.overlay.overlay``). ``env`` is the server's environment: it may ask for
+    token eviction.
     """
     known = {key: flags[key] for key in _SPELLED_ALIKE if flags.get(key) is not None}
     speculative = flags.get("speculative_config")
@@ -142,6 +147,7 @@ def settings_from_flags(
         batches_in_flight=_batches_in_flight(flags, device),
         kv_cache_dtype_skip_layers=tuple(str(layer) for layer in skipped),
         cpu_features=cpu_features,
+        eviction=rule_from_env(env or {}),
         **known,
     )
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import ModelConfigError
-from harness.specs.fields import Fields, merge_overrides
+from harness.overlay import overlay
+from harness.specs.fields import Fields
 
 
 def fields(**config: object) -> Fields:
@@ -92,6 +93,6 @@ def test_a_config_that_is_no_object_is_an_error() -> None:
 
 def test_overrides_replace_fields_and_merge_nested_objects() -> None:
     config = {"a": 1, "text_config": {"b": 2, "c": 3}}
-    merged = merge_overrides(config, {"a": 9, "text_config": {"c": 4}})
+    merged = overlay(config, {"a": 9, "text_config": {"c": 4}})
     assert merged == {"a": 9, "text_config": {"b": 2, "c": 4}}
     assert config["a"] == 1
