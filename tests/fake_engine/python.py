@@ -9,9 +9,9 @@ the log lines that kvbench reads, and misbehaves as the environment variable ``F
 - ``options:…`` are options of the stand-in (``ttft_s=0.01,fail=exit``),
 - ``stubborn`` starts a grandchild in the same group that ignores SIGTERM.
 
-It knows overridden KV heads (``--hf-overrides``), and refuses ``--kv-offloading-size`` as the CPU
-build does. ``FAKE_ENGINE_FP8`` does the same for servers with an fp8 cache only. ``FAKE_TOY`` and
-``FAKE_TOY_FP8`` say what the model behind it is like (``tests.quality.toy``).
+``FAKE_ENGINE_FP8`` does the same for servers with an fp8 cache only. ``FAKE_TOY`` and
+``FAKE_TOY_FP8`` say what the model behind it is like (``tests.quality.toy``). It knows overridden
+KV heads (``--hf-overrides``), and refuses ``--kv-offloading-size`` as the CPU build does.
 """
 
 from __future__ import annotations
