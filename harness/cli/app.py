@@ -8,35 +8,47 @@ for as JSON go to standard output alone; progress, warnings and errors go to sta
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 
 import typer
 
 from harness import __version__
-from harness.cli import model
-from harness.cli.bench import bench
-from harness.cli.calc import calc
-from harness.cli.doctor import doctor
-from harness.cli.plan import plan
-from harness.cli.report import report
 from harness.errors import KvbenchError
 
 INTERRUPTED = 130
 
-app = typer.Typer(
-    name="kvbench",
-    help="Measure what each KV-cache strategy buys on vLLM, and hold it against theory.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    rich_markup_mode=None,
-)
-app.command()(plan)
-app.command()(bench)
-app.command()(report)
-app.command()(calc)
+#: Where each command lives, in the order of the help. A module is loaded when its command (or
+#: the help of all) is asked for: `kvbench calc` must not wait for what a bench needs.
+COMMANDS = {
+    "plan": "harness.cli.plan",
+    "bench": "harness.cli.bench",
+    "report": "harness.cli.report",
+    "calc": "harness.cli.calc",
+    "model": "harness.cli.model",
+    "doctor": "harness.cli.doctor",
+}
 
-app.command()(doctor)
-app.add_typer(model.app, name="model")
+
+def build(words: Sequence[str]) -> typer.Typer:
+    """The command line that ``words`` need: one command, or all where none is named."""
+    app = typer.Typer(
+        name="kvbench",
+        help="Measure what each KV-cache strategy buys on vLLM, and hold it against theory.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_common)
+    asked = next((word for word in words if not word.startswith("-")), None)
+    for name in [asked] if asked in COMMANDS else COMMANDS:
+        module = import_module(COMMANDS[name])
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(getattr(module, name))
+    return app
 
 
 def _version(asked: bool) -> None:
@@ -45,7 +57,6 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _common(
     version: bool = typer.Option(
         False, "--version", help="Print the version.", callback=_version, is_eager=True
@@ -57,7 +68,7 @@ def _common(
 def main() -> None:
     """Run the command line and turn errors into messages and exit codes."""
     try:
-        app()
+        build(sys.argv[1:])()
     except KvbenchError as error:
         typer.echo(f"kvbench: {error}", err=True)
         sys.exit(error.exit_code)
