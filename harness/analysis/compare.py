@@ -145,7 +145,8 @@ def _predict(run: Run) -> _Prediction:
     blocks = flags.get("num_gpu_blocks_override")
     try:
         model = model_spec(run.trial.model_config, name=run.trial.model)
-        settings = settings_from_flags(flags, device)
+        env = run.server.env if run.server is not None else {}
+        settings = settings_from_flags(flags, device, env=env)
         capacity = predict_capacity(model, settings, pool_bytes(run), num_blocks=blocks)
         return _Prediction(capacity, None, _weights(model, settings))
     except InputError as error:

@@ -64,6 +64,18 @@ class _Pattern:
 
 _FAILURES: tuple[_Pattern, ...] = (
     _Pattern(
+        r"KVBENCH_EVICTION refused: (.+)",
+        "unsupported",
+        "token eviction is refused here: {0}",
+        "docs/eviction.md says what the plugin was tested with",
+    ),
+    _Pattern(
+        r"InputError: KVBENCH_EVICTION: (.+)",
+        "flag",
+        "token eviction can't be set up: {0}",
+        "write it as in KVBENCH_EVICTION=sinks=32,window=512",
+    ),
+    _Pattern(
         r"error: unrecognized arguments: (.+)",
         "flag",
         "vLLM knows no flag {0}",

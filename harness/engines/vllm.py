@@ -24,8 +24,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from harness.engines import guard, server_log
+from harness.engines.eviction.evidence import require_in_force
 from harness.errors import EngineMissing, ServerStartError
 from harness.scenario import server_command_flags
+from harness.specs.eviction import VARIABLE as EVICTION
 from harness.store import read_text_tail
 from harness.telemetry.process import worker_bytes
 from harness.units import Bytes, Seconds
@@ -45,7 +47,7 @@ LOG_TAIL_BYTES = 256 * 1024
 SERVER_ENV = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1"}
 OFFLINE_ENV = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 #: Would change what is measured behind the scenario's back, or lock our own client out.
-DROPPED_ENV = ("VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE", "OPENAI_API_KEY")
+DROPPED_ENV = ("VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE", "OPENAI_API_KEY", EVICTION)
 #: Inherited settings of these families bear on the result, so they are recorded.
 _RECORDED_ENV = re.compile(r"^(VLLM_|CUDA_VISIBLE|NVIDIA_VISIBLE|OMP_|NCCL_|TORCH|PYTORCH_)")
 _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
@@ -147,15 +149,17 @@ class Server:
 
         Raises:
             EngineMissing: no vLLM in the engine's Python.
-            ServerStartError: it ended, or did not become healthy in time; the message carries
-                the reason found in its log, ``kind`` the sort of reason.
+            ServerStartError: it ended, did not become healthy in time, or does not evict though it
+                was asked to; the message carries the reason found in its log, ``kind`` its sort.
         """
         for attempt in (1, 2):
             server = cls(spec, log_path, grace_s=grace_s)
             try:
                 server._await_health(timeout_s, on_stage)
+                require_in_force(spec.env, server.log())
                 return server
             except ServerStartError as error:
+                server.stop()
                 if error.kind != "port" or attempt == 2:
                     raise
             except BaseException:

@@ -51,6 +51,7 @@ def budget_flags(
     flags: Mapping[str, Any],
     model: ModelSpec | None,
     device: Literal["cpu", "cuda"],
+    env: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The flags that hand a launch its pool; empty where the engine is to choose.
 
@@ -67,7 +68,7 @@ def budget_flags(
             where="kv_budget",
             legal=["equal_bytes", "engine"],
         )
-    settings = settings_from_flags(flags, device)
+    settings = settings_from_flags(flags, device, env=env)
     return {FLAG: kv_memory_for_tokens(model, settings, budget.value_tokens)}
 
 

@@ -380,7 +380,7 @@ def _pool_flags(bench: _Bench, trial: Trial) -> dict[str, Any]:
             kind="budget",
         )
     model = _spec_of(bench, trial)
-    extra = budget_flags(bench.budget, trial.flags, model, bench.device)
+    extra = budget_flags(bench.budget, trial.flags, model, bench.device, trial.env)
     return extra | emulation_flags(trial, extra, model, extra.get(FLAG), bench.device)
 
 
@@ -416,7 +416,7 @@ def _spec_of(bench: _Bench, trial: Trial) -> ModelSpec | None:
 def _note_grant(bench: _Bench, trial: Trial, facts: ServerFacts) -> None:
     if not trial.is_baseline or bench.budget.is_known:
         return
-    settings = settings_from_flags(trial.flags, bench.device)
+    settings = settings_from_flags(trial.flags, bench.device, env=trial.env)
     pool = granted_pool_bytes(facts.granted, _spec_of(bench, trial), settings)
     bench.budget = after_baseline(bench.budget, facts.granted, pool)
     bench.record = dataclasses.replace(

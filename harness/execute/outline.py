@@ -25,7 +25,12 @@ from harness.execute.strategies import check_heads, emulation_flags, refusal
 from harness.record import GrantedKv
 from harness.scenario import Scenario, Trial, expand
 from harness.specs.model import ModelSpec, model_spec
-from harness.theory.capacity import KvCapacity, predict_capacity, settings_from_flags
+from harness.theory.capacity import (
+    EngineSettings,
+    KvCapacity,
+    predict_capacity,
+    settings_from_flags,
+)
 from harness.units import Bytes
 
 #: Stands in a planned command line where a start chooses a free port.
@@ -76,7 +81,7 @@ def _from_baseline(
     spec, _ = _model(baseline, known[baseline.model])
     if pool is None or spec is None:
         return budget
-    capacity = predict_capacity(spec, settings_from_flags(baseline.flags, _device(scenario)), pool)
+    capacity = predict_capacity(spec, _settings(scenario, baseline, {}), pool)
     return after_baseline(budget, GrantedKv(kv_cache_tokens=capacity.kv_cache_tokens), pool)
 
 
@@ -103,7 +108,7 @@ def _extra_flags(
     """The flags that kvbench adds: the pool, and what stands in for an emulated strategy."""
     if spec is None:
         return {} if budget.value_bytes is None else {FLAG: budget.value_bytes}
-    extra = budget_flags(budget, trial.flags, spec, _device(scenario))
+    extra = budget_flags(budget, trial.flags, spec, _device(scenario), trial.env)
     return extra | emulation_flags(trial, extra, spec, pool_bytes(trial, extra), _device(scenario))
 
 
@@ -116,7 +121,7 @@ def _with_capacity(
 ) -> PlannedTrial:
     pool = pool_bytes(trial, extra)
     try:
-        settings = settings_from_flags({**trial.flags, **extra}, _device(scenario))
+        settings = _settings(scenario, trial, extra)
         capacity = predict_capacity(spec, settings, pool)
     except ModelConfigError as error:
         return PlannedTrial(trial, command, None, error.what)
@@ -135,6 +140,10 @@ def _model(trial: Trial, model: models.ResolvedModel | None) -> tuple[ModelSpec 
         return model_spec(config, name=trial.model or "model"), None
     except ModelConfigError as error:
         return None, error.what
+
+
+def _settings(scenario: Scenario, trial: Trial, extra: Mapping[str, object]) -> EngineSettings:
+    return settings_from_flags({**trial.flags, **extra}, _device(scenario), env=trial.env)
 
 
 def _device(scenario: Scenario) -> Literal["cpu", "cuda"]:

@@ -50,7 +50,7 @@ def emulation_flags(
             where="variants",
             next_move="state the pool: kv_budget: {equal_bytes: 2GiB}",
         )
-    settings = settings_from_flags({**trial.flags, **extra}, device)
+    settings = settings_from_flags({**trial.flags, **extra}, device, env=trial.env)
     capacity = predict_capacity(model, settings, pool_bytes)
     tokens = capacity.kv_cache_tokens or 0
     return {"max_num_seqs": max(tokens // capacity.max_model_len, 1)}

@@ -210,7 +210,12 @@ def _notes(
 ) -> tuple[str, ...]:
     kinds = {group.spec.kind for group in groups}
     notes: list[str] = []
-    if kinds & {"sliding", "chunked"}:
+    if settings.eviction is not None:
+        notes.append(
+            f"token eviction ({settings.eviction}): full-attention layers keep sinks and window in "
+            "whole blocks; the middle's blocks are freed between steps"
+        )
+    if kinds & {"sliding", "chunked", "evicting"}:
         notes.append(
             f"windows are charged with {settings.tokens_in_flight:,} tokens in flight "
             f"({settings.batches_in_flight} × max_num_batched_tokens {settings.batch_tokens:,}); "

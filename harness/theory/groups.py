@@ -65,7 +65,7 @@ def _family(spec: CacheSpec) -> tuple[object, ...]:
         return ("full",)
     if spec.kind == "recurrent":
         return ("recurrent", spec.page_bytes)
-    return (spec.kind, spec.window)
+    return (spec.kind, spec.window, spec.eviction)
 
 
 def _unify_pages(caches: Sequence[LayerCache]) -> tuple[LayerCache, ...]:

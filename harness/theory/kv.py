@@ -19,13 +19,15 @@ from math import lcm
 from typing import Literal
 
 from harness.errors import InputError, UnsupportedModel
+from harness.specs.eviction import EvictionRule
 from harness.specs.kv_dtype import KvDtype, element_bytes, kv_dtype
 from harness.specs.layers import AttentionLayer, ConvState, Layer, MatrixState, RecurrentLayer
 from harness.specs.model import ModelSpec
+from harness.theory.eviction import most_blocks_held
 from harness.theory.settings import EngineSettings
 from harness.units import Bytes, Tokens
 
-CacheKind = Literal["full", "sliding", "chunked", "mla", "recurrent"]
+CacheKind = Literal["full", "sliding", "chunked", "mla", "recurrent", "evicting"]
 
 #: The smallest block that the paged kernels of each device take; larger ones are multiples.
 _KERNEL_BLOCK = {"cuda": 16, "cpu": 32}
@@ -46,6 +48,7 @@ class CacheSpec:
     ``page_padded`` is the page that the allocator hands out where it is larger than the content.
     ``shape`` tells apart caches that are equal in bytes.
     ``retained`` are tokens below the window that several draft modules may prefill again.
+    ``eviction`` is the rule of an ``evicting`` layer, which would see everything without it.
     """
 
     kind: CacheKind
@@ -57,6 +60,7 @@ class CacheSpec:
     states: int = 0
     page_padded: Bytes | None = None
     retained: Tokens = 0
+    eviction: EvictionRule | None = None
 
     @property
     def content_bytes(self) -> Bytes:
@@ -185,12 +189,14 @@ def _cache(layer: Layer, model: ModelSpec, settings: EngineSettings, plan: _Bloc
         if layer.kind == "mla"
         else kv_heads_per_gpu(layer.kv_heads, settings.tensor_parallel_size)
     )
+    rule = settings.eviction if layer.kind == "full" else None
     return CacheSpec(
-        kind=layer.kind,
+        kind="evicting" if rule else layer.kind,
         block_size=_layer_block(layer, settings, plan),
         token_bytes=_token_bytes(layer, heads, dtype),
         shape=(heads, layer.head_dim, layer.head_dim_v, dtype.name),
-        window=layer.window,
+        window=rule.window if rule else layer.window,
+        eviction=rule,
         retained=_retained(model, settings) if layer.kind == "sliding" else 0,
     )
 
@@ -413,6 +419,10 @@ def blocks_of_request(spec: CacheSpec, context_tokens: Tokens, settings: EngineS
     if spec.kind == "chunked":
         seen = _window(spec) + settings.tokens_in_flight
         return ceil_div(min(seen, context_tokens), spec.block_size)
+    if spec.eviction is not None:
+        return most_blocks_held(
+            spec.eviction, spec.block_size, context_tokens, settings.tokens_in_flight
+        )
     own = ceil_div(context_tokens, settings.decode_context_parallel_size)
     return ceil_div(own, spec.block_size)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from harness.specs.gpu import GpuSpec
 from harness.specs.layers import AttentionLayer
 from harness.specs.model import ModelSpec
+from harness.theory.eviction import tokens_read
 from harness.theory.kv import CacheSpec, layer_caches
 from harness.theory.settings import EngineSettings
 from harness.theory.weights import WeightTerm, element_size, weight_terms
@@ -110,6 +111,8 @@ def kv_read_bytes(spec: CacheSpec, context_tokens: Tokens) -> int:
     """Bytes that one decode step reads of one layer's cache; a recurrent state is written back."""
     if spec.kind == "recurrent":
         return 2 * spec.state_bytes
+    if spec.eviction is not None:
+        return spec.token_bytes * tokens_read(spec.eviction, spec.block_size, context_tokens)
     return spec.token_bytes * _seen(spec.kind, spec.window, context_tokens)
 
 

@@ -28,8 +28,8 @@ class EngineSettings:
     None means the engine's own default. ``batches_in_flight`` is the number of steps whose tokens
     may be unsettled at once: 1, or 2 where the engine schedules ahead (0.26 and later on CUDA);
     it only matters to windows. ``cpu_features`` (``amx``, ``avx512_bf16``) are the CPU's own,
-    since the CPU backend chooses block size and state dtype by them. ``eviction`` is the rule of the
-    plugin in ``engines/eviction``, if its variable is set.
+    since the CPU backend chooses block size and state dtype by them. ``eviction`` is the
+    rule of the plugin in ``engines/eviction``, if its variable is set.
     """
 
     device: Device = "cuda"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import pydoc_data.topics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -140,3 +143,18 @@ def perplexity(logprobs: Sequence[float]) -> float:
 def span(logprobs: Sequence[float], first: int, last: int) -> Sequence[float]:
     """Of the tokens at positions ``first`` to ``last``; the list begins with position 1."""
     return logprobs[first - 1 : last - 1]
+
+
+def reference(tokens: list[int], rules: Sequence[Mapping[str, int] | None]) -> list[list[float]]:
+    """The same log-probabilities by transformers in fp32, the rule an explicit mask."""
+    asked = {"model": models.resolve(MODEL).argument, "tokens": tokens, "rules": list(rules)}
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("reference.py"))],
+        input=json.dumps(asked),
+        capture_output=True,
+        check=False,
+        timeout=600,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])

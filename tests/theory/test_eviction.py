@@ -1,0 +1,91 @@
+"""Blocks and tokens under eviction, worked by hand and held against a token-by-token reading."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.specs.eviction import EvictionRule
+from harness.specs.model import model_spec, read_config
+from harness.theory.capacity import predict_capacity
+from harness.theory.eviction import blocks_held, most_blocks_held, tokens_read
+from harness.theory.kv import layer_caches
+from harness.theory.roofline import kv_read_bytes
+from harness.theory.settings import EngineSettings, settings_from_flags
+
+RULE = EvictionRule(sinks=32, window=512)
+ENV = {"KVBENCH_EVICTION": "sinks=32,window=512"}
+FLAGS = {"block_size": 32, "max_num_batched_tokens": 256, "max_model_len": 4096}
+GIB = 1 << 30
+
+
+def by_token(rule: EvictionRule, block: int, computed: int, new: int) -> tuple[int, int]:
+    """Blocks held and tokens kept, reading the rule token by token."""
+    sinks = -(-rule.sinks // block) * block
+    window_begin = computed - rule.window + 1
+    kept = [
+        position
+        for position in range(computed + new)
+        if position < sinks or (position // block + 1) * block > window_begin
+    ]
+    return len({position // block for position in kept}), len(kept)
+
+
+@pytest.mark.parametrize(
+    ("rule", "block"),
+    [
+        (RULE, 32),
+        (EvictionRule(4, 512), 128),
+        (EvictionRule(0, 100), 16),
+        (EvictionRule(40, 1), 16),
+    ],
+)
+def test_blocks_and_tokens_are_those_of_the_rule(rule: EvictionRule, block: int) -> None:
+    for computed in range(0, 1500, 7):
+        for new in (1, 64):
+            assert (
+                blocks_held(rule, block, computed, new) == by_token(rule, block, computed, new)[0]
+            )
+        assert tokens_read(rule, block, computed + 1) == by_token(rule, block, computed, 1)[1]
+
+
+def test_a_request_of_3k_tokens_holds_18_of_98_blocks() -> None:
+    """Sinks 1 block; at 3,100 computed tokens the window begins at 2,589, block 80 of 0 … 96.
+
+    80 … 96 are 17 blocks, 18 with the sinks; full attention holds ceil(3,101 / 32) = 97, and
+    ceil(3,136 / 32) = 98 at the end.
+    """
+    assert blocks_held(RULE, 32, 3100) == 18
+    assert {blocks_held(RULE, 32, computed) for computed in range(3000, 3136)} == {17, 18}
+
+
+def test_the_worst_moment_counts_tokens_in_flight_and_never_exceeds_the_context() -> None:
+    """ceil((511 + 256) / 32) + 1 + 1 = 26; 64 tokens need 2 blocks whatever the rule."""
+    assert most_blocks_held(RULE, 32, 4096, 256) == 26
+    assert most_blocks_held(RULE, 32, 64, 256) == 2
+
+
+@pytest.mark.parametrize("chunk", [1, 64, 256])
+def test_no_step_ever_holds_more_than_the_worst_moment(chunk: int) -> None:
+    held = max(blocks_held(RULE, 32, computed, chunk) for computed in range(0, 4096 - chunk, chunk))
+    assert held <= most_blocks_held(RULE, 32, 4096, chunk)
+
+
+def test_the_servers_environment_decides_the_predicted_pool() -> None:
+    """1 GiB of 23,040 B per token in blocks of 32: 1,456; 1,456 / 26 = 56.0, / 128 = 11.375."""
+    model = model_spec(read_config("smollm2-135m-instruct"), name="m")
+    evicting = predict_capacity(model, settings_from_flags(FLAGS, "cpu", env=ENV), GIB)
+    full = predict_capacity(model, settings_from_flags(FLAGS, "cpu", env={}), GIB)
+    assert (evicting.num_blocks, full.num_blocks) == (1456, 1456)
+    assert (evicting.max_concurrency, full.max_concurrency) == (56.0, 11.375)
+    assert evicting.kv_cache_tokens == 229_376
+    assert [group.kind for group in evicting.layer_groups] == ["evicting"]
+    assert any("sinks=32,window=512" in note for note in evicting.notes)
+    assert evicting.bytes_per_further_token == 0
+
+
+def test_decode_reads_only_what_is_kept() -> None:
+    """At 3,001 tokens 569 are read (2,432 dropped); 768 B per token and layer in 16 bit."""
+    model = model_spec(read_config("smollm2-135m-instruct"), name="m")
+    settings = EngineSettings(device="cpu", block_size=32, eviction=RULE)
+    spec = layer_caches(model, settings)[0].spec
+    assert kv_read_bytes(spec, 3001) == 569 * 768
