@@ -1,0 +1,185 @@
+"""The figures of docs/eviction.md: ``python -m tests.engines.eviction.measure [PART …]``.
+
+Each part starts real servers one after another (about half a minute each beside its work) and
+prints one JSON object per server; nothing is judged here but what must hold: every request ends,
+every block comes back, and decoding holds as many blocks as predicted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.specs.eviction import EvictionRule
+from harness.theory.eviction import blocks_held
+from tests.engines.eviction.driving import (
+    FLAGS,
+    STOCK,
+    Engine,
+    Use,
+    engine,
+    evicting,
+    perplexity,
+    prose,
+    reference,
+    span,
+)
+
+LENGTH, DECODED = 3000, 40
+RULE = EvictionRule(32, 512)
+
+
+def tell(**found: Any) -> None:
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+
+
+def by_bucket(found: list[float]) -> list[float]:
+    edges = range(0, LENGTH, 500)
+    return [perplexity(span(found, max(first, 1), first + 500)) for first in edges]
+
+
+def tail(found: list[float]) -> float:
+    return round(perplexity(span(found, 1000, LENGTH)), 2)
+
+
+def worst_gap(own: list[float], other: list[float]) -> float:
+    """The largest relative distance of two runs over buckets of 500 tokens."""
+    pairs = zip(by_bucket(own), by_bucket(other), strict=True)
+    return round(max(abs(a / b - 1) for a, b in pairs), 4)
+
+
+def decoding(server: Engine, tokens: list[int]) -> list[Use]:
+    """Gauges while tokens are decoded behind a prompt that is still being computed at first."""
+    with server.watched(0.03) as seen:
+        server.complete(tokens, DECODED)
+    assert server.use().blocks == 0
+    return seen
+
+
+def held(server: Engine, tokens: list[int]) -> dict[str, Any]:
+    seen = [round(use.blocks) for use in decoding(server, tokens) if use.running]
+    return {"peak": max(seen), "decoding": sorted(set(seen[-8:]))}
+
+
+def predicted(rule: EvictionRule, block: int) -> list[int]:
+    found = {blocks_held(rule, block, LENGTH + step) for step in range(DECODED)}
+    return sorted(found)
+
+
+def rule_of(rule: EvictionRule, block: int, chunk: int) -> dict[str, int]:
+    return {"sinks": rule.sinks, "window": rule.window, "block": block, "chunk": chunk}
+
+
+def quality(folder: Path) -> None:
+    """Three texts, with and without the rule and its sinks, against fp32 with an explicit mask."""
+    rules = {"stock": None, "sinks 32": RULE, "sinks 0": EvictionRule(0, 512)}
+    texts: list[list[int]] = []
+    for name, rule in rules.items():
+        env = STOCK if rule is None else evicting(rule.sinks, rule.window)
+        with engine(folder, env) as server:
+            texts = texts or [server.tokens(prose(part))[:LENGTH] for part in range(3)]
+            own = [server.logprobs(tokens) for tokens in texts]
+            blocks = held(server, texts[0])
+            granted = server.granted
+        mask = None if rule is None else rule_of(rule, 32, 256)
+        others = [reference(tokens, [mask])[0] for tokens in texts]
+        tell(
+            run=name,
+            concurrency=granted.max_concurrency,
+            tokens=granted.kv_cache_tokens,
+            blocks=blocks,
+            predicted=None if rule is None else predicted(rule, 32),
+            ppl_first_500=round(by_bucket(own[0])[0], 2),
+            ppl_1000_3000=[tail(found) for found in own],
+            reference=[tail(found) for found in others],
+            worst_bucket=[worst_gap(a, b) for a, b in zip(own, others, strict=True)],
+        )
+
+
+def cuts(folder: Path) -> None:
+    """Block and chunk sizes, and an FP8 cache: blocks as predicted, text as the mask says."""
+    for block, chunk, dtype in (
+        (32, 64, "auto"),
+        (32, 2048, "auto"),
+        (128, 256, "auto"),
+        (128, 2048, "auto"),
+        (32, 256, "fp8"),
+    ):
+        flags = {"block_size": block, "max_num_batched_tokens": chunk, "kv_cache_dtype": dtype}
+        with engine(folder, evicting(32, 512), {**FLAGS, **flags}) as server:
+            tokens = server.tokens(prose())[:LENGTH]
+            own = server.logprobs(tokens)
+            blocks = held(server, tokens)
+            granted = server.granted
+        assert set(blocks["decoding"]) <= set(predicted(RULE, block))
+        (other,) = reference(tokens, [rule_of(RULE, block, chunk)])
+        tell(
+            **flags,
+            concurrency=granted.max_concurrency,
+            blocks=blocks,
+            predicted=predicted(RULE, block),
+            ppl_1000_3000=tail(own),
+            reference=tail(other),
+            worst_bucket=worst_gap(own, other),
+        )
+
+
+def pooled(server: Engine, prompts: list[list[int]], tokens: int, **more: Any) -> dict[str, Any]:
+    began = time.monotonic()
+    with server.watched(0.1) as seen:
+        texts = server.at_once(prompts, tokens, **more)
+    took = time.monotonic() - began
+    after = server.use()
+    assert all(texts)
+    assert (after.blocks, after.running) == (0, 0)
+    return {
+        "seconds": round(took, 1),
+        "running": max(use.running for use in seen),
+        "most_blocks": round(max(use.blocks for use in seen)),
+        "preemptions": after.preemptions,
+        "distinct_words": [len(set(text.split())) for text in texts],
+    }
+
+
+def crowd(folder: Path) -> None:
+    """12 clients of 2,500 + 100 tokens in a pool of 220 blocks, which two full requests fill."""
+    flags = {**FLAGS, "num_gpu_blocks_override": 220}
+    for name, env in (("sinks 32", evicting(32, 512)), ("stock", STOCK)):
+        with engine(folder, env, flags) as server:
+            tokens = server.tokens(prose())
+            prompts = [tokens[start : start + 2500] for start in range(0, 2400, 200)]
+            tell(run=name, **pooled(server, prompts, 100))
+
+
+def preemption(folder: Path) -> None:
+    """8 requests of 1,000 sampled tokens in 70 blocks: more than fit, so some are thrown out."""
+    flags: Mapping[str, Any] = {
+        **FLAGS,
+        "num_gpu_blocks_override": 70,
+        "max_model_len": 1536,
+        "max_num_batched_tokens": 128,
+    }
+    for name, env in (("sinks 32, window 256", evicting(32, 256)), ("stock", STOCK)):
+        with engine(folder, env, flags) as server:
+            tokens = server.tokens(prose())
+            prompts = [tokens[start : start + 200] for start in range(0, 1600, 200)]
+            tell(run=name, **pooled(server, prompts, 1000, temperature=0.7))
+
+
+PARTS = {"quality": quality, "cuts": cuts, "crowd": crowd, "preemption": preemption}
+
+
+def chosen() -> Iterator[str]:
+    yield from sys.argv[1:] or PARTS
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as logs:
+        for part in chosen():
+            PARTS[part](Path(logs))
