@@ -31,6 +31,7 @@ class Sharing:
     variant: str
     trial_id: str
     workload_label: str
+    repeat: int
     caching: bool
     prefix_tokens: Tokens
     block_size: Tokens
@@ -82,6 +83,7 @@ def _sharing(trial: TrialAnalysis, record: TrialRecord) -> Sharing | None:
         variant=trial.variant,
         trial_id=trial.trial_id,
         workload_label=trial.workload_label,
+        repeat=trial.repeat,
         caching=caching,
         prefix_tokens=prefix,
         block_size=size,

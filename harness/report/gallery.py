@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import units
+from harness.analysis.cliff import cliffs
 from harness.analysis.results import Analysis, Cell, Comparison, Ledger
 from harness.record import TrialRecord
 from harness.report import charts, spread, style, timeline
@@ -65,7 +66,7 @@ def charts_of(analysis: Analysis, trials: Sequence[TrialRecord]) -> Iterator[cha
         _throughput(analysis, places),
         _latency(analysis, places),
         *spread.charts_of_spread(analysis, trials, places),
-        *_sweeps(analysis, places),
+        *(() if _cliff_tells(analysis) else _sweeps(analysis, places)),
         *timeline.charts_over_time(analysis, trials, places),
     ):
         if made is not None:
@@ -384,6 +385,11 @@ def _usable(comparison: Comparison, metric: str, variant: str) -> float | None:
 
 
 # ── over concurrency ────────────────────────────────────────────────────────────────────────
+
+
+def _cliff_tells(analysis: Analysis) -> bool:
+    """Whether the section on the capacity cliff draws the same sweep of a single variant."""
+    return len(analysis.kv) == 1 and bool(cliffs(analysis))
 
 
 def _sweeps(analysis: Analysis, places: Mapping[str, int]) -> Iterator[charts.Chart]:

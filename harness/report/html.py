@@ -85,8 +85,10 @@ def page(
 def _opening(analysis: Analysis, sections: Sequence[Drawn]) -> Answer:
     """The answer; a section that opens the page gives its lead in place of the general one."""
     found = answer(analysis)
-    leads = [drawn.section.lead for drawn in sections if drawn.section.opens]
-    return Answer(leads[0], (), found.limits) if leads else found
+    first = next((drawn.section for drawn in sections if drawn.section.opens), None)
+    if first is None or found.withdrawn:
+        return found
+    return Answer(first.lead, found.points if first.keeps_points else (), found.limits)
 
 
 def _counts(lines: Sequence[evidence.TrialLine]) -> dict[str, int]:

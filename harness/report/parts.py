@@ -29,7 +29,8 @@ class Section:
     """One strategy: what the chapter claims, what theory predicts, what was measured.
 
     ``lead`` is the finding in one sentence; ``claims`` are names such as ``C1``; ``not_covered``
-    says where it ends. ``opens`` makes ``lead`` the answer of a page that has no other.
+    says where it ends. ``opens`` makes ``lead`` the page's answer; the general points stand
+    below it only with ``keeps_points``.
     """
 
     anchor: str
@@ -42,3 +43,4 @@ class Section:
     charts: tuple[Chart, ...] = ()
     not_covered: str = ""
     opens: bool = False
+    keeps_points: bool = False

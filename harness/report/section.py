@@ -2,7 +2,8 @@
 
 Method: each maker looks at the run and returns a section or None; what a run holds decides, not
 its name. Where the scenario cites claims of the chapter, only sections that test one of them are
-shown. Not covered: what stands in a section (``reference``).
+shown, and those that test none. Not covered: what stands in a section (``quality``,
+``reference``, ``strategy_memory``, ``strategy_serving``).
 """
 
 from __future__ import annotations
@@ -13,14 +14,25 @@ from pathlib import Path
 
 from harness.analysis.results import Analysis
 from harness.record import BenchRecord, TrialRecord
-from harness.report import reference, style
+from harness.report import quality, reference, strategy_memory, strategy_serving, style
 from harness.report.charts import Chart
 from harness.report.gallery import Plate
 from harness.report.parts import Section
 
 Maker = Callable[[BenchRecord, Sequence[TrialRecord], Analysis], Section | None]
 
-MAKERS: tuple[Maker, ...] = (reference.section,)
+MAKERS: tuple[Maker, ...] = (
+    reference.section,
+    quality.section,
+    strategy_memory.growth_section,
+    strategy_memory.dtype_section,
+    strategy_memory.heads_section,
+    strategy_memory.window_section,
+    strategy_serving.waste_section,
+    strategy_serving.prefix_section,
+    strategy_serving.offload_section,
+    strategy_serving.cliff_section,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +62,7 @@ def sections(
     return tuple(
         section
         for section in made
-        if section is not None and (not cited or cited & set(section.claims))
+        if section is not None and (not cited or not section.claims or cited & set(section.claims))
     )
 
 

@@ -82,6 +82,8 @@ def waste_section(
             "Other costs of contiguous caches, such as copying when one grows; on the reference "
             "engine see the scenario static_vs_growing_cache."
         ),
+        opens=True,
+        keeps_points=True,
     )
 
 
@@ -210,6 +212,8 @@ def prefix_section(
         grids=(_prefix_grid(found),),
         charts=(_prefix_chart(analysis, found),),
         not_covered="Prefixes that are evicted between requests; several prefixes at once.",
+        opens=True,
+        keeps_points=True,
     )
 
 
@@ -232,7 +236,7 @@ def _prefix_grid(found: Sequence[prefix.Sharing]) -> Grid:
         (
             "variant",
             "workload",
-            "repeat's trial",
+            "repeat",
             "shared blocks",
             "blocks predicted",
             "blocks measured",
@@ -243,8 +247,8 @@ def _prefix_grid(found: Sequence[prefix.Sharing]) -> Grid:
         tuple(
             (
                 each.variant,
-                each.workload_label,
-                each.trial_id.rsplit("-", 2)[-2],
+                each.workload_label.split(":")[0],
+                format_count(each.repeat + 1),
                 format_count(each.shared_blocks),
                 format_count(each.predicted_blocks),
                 format_count(each.measured_blocks),
@@ -254,7 +258,7 @@ def _prefix_grid(found: Sequence[prefix.Sharing]) -> Grid:
             )
             for each in found
         ),
-        numeric=frozenset(range(3, 8)),
+        numeric=frozenset(range(2, 8)),
     )
 
 
@@ -314,6 +318,7 @@ def offload_section(
             "Fetching that overlaps with computing; disks and other tiers. What the model answered "
             "is not fed back: a turn's prompt is a longer piece of the same planned tokens."
         ),
+        opens=True,
     )
 
 
