@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.analysis.offload import break_even_link, fetch_s, recompute_s, returnings
+from harness.record import EngineSample, TrialRecord
+from tests.analysis.strategy_build import record, request
+
+
+def played(variant: str, waits: tuple[float, float], cached: int, **flags: float) -> TrialRecord:
+    """Two conversations of two turns, 500 and 1,000 tokens; ``waits`` are the turns' TTFT."""
+    requests = [
+        replace(
+            request(turn * 2 + session, 500 * (turn + 1), 2, sent=0.0, first=waits[turn]),
+            cached_prompt_tokens=cached if turn else 0,
+        )
+        for turn in range(2)
+        for session in range(2)
+    ]
+    made = record(variant, requests=tuple(requests), flags=flags, turns=2, context_tokens=1000)
+    last = EngineSample(9.0, external_cache_hits_total=768.0 if flags else None)
+    return replace(made, engine_samples=(last,))
+
+
+def test_turns_are_told_apart_by_their_prompts() -> None:
+    (found,) = returnings([played("gpu", (0.5, 0.9), 256)])
+    first, second = found.turns
+    assert (first.number, first.prompt_tokens, first.requests) == (1, 500, 2)
+    assert (first.ttft_p50_s, first.cached_fraction) == (0.5, 0.0)
+    assert (second.ttft_p50_s, second.cached_fraction) == (0.9, 0.256)
+    # 500 tokens in 0.5 s
+    assert found.prefill_tokens_per_s == pytest.approx(1000)
+    assert not found.offloads
+    assert found.fetched_tokens is None
+
+
+def test_fetched_tokens_are_the_engines_count_over_the_repeats() -> None:
+    on = played("offload", (0.5, 0.6), 768, kv_offloading_size=1.0)
+    (found,) = returnings([on, on])
+    assert found.offloads
+    assert found.fetched_tokens == 2 * 768
+    assert found.turns[1].requests == 4
+
+
+def test_a_count_that_the_server_does_not_tell_is_unknown() -> None:
+    made = played("gpu", (0.5, 0.9), 256)
+    silent = tuple(replace(r, cached_prompt_tokens=None) for r in made.requests)
+    (found,) = returnings([replace(made, requests=silent)])
+    assert found.turns[1].cached_fraction is None
+
+
+def test_loads_that_do_not_return_have_no_turns() -> None:
+    assert returnings([record(requests=(request(0, 500, 2),))]) == ()
+
+
+def test_fetching_wins_on_a_link_faster_than_prefill_makes_bytes() -> None:
+    # Llama 3 8B: 131,072 B per token; 8,000 tokens/s of prefill make 1.05 GB/s.
+    link = break_even_link(131_072, 8000)
+    assert link == pytest.approx(1.048576e9)
+    # 16,384 tokens: 2.048 s of computing; 2 GiB over that link take as long, over 25 GB/s 86 ms.
+    assert recompute_s(16_384, 8000) == pytest.approx(2.048)
+    assert fetch_s(16_384, 131_072, link) == pytest.approx(2.048)
+    assert fetch_s(16_384, 131_072, 25e9) == pytest.approx(0.0859, rel=1e-3)

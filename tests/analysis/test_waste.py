@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from harness.analysis.waste import stored_by_plan, unused_share, wastes
+from tests.analysis.strategy_build import analysed, record, request, scrapes
+
+MIX = {"context_median": 100, "output_median": None, "sigma": 1.0}
+
+
+def test_the_chapters_three_requests_leave_97_percent_of_their_reservations_empty() -> None:
+    # 500 + 2,048 + 100 = 2,648 of 3 × 32,768 = 98,304 tokens: 2.69 % used
+    assert unused_share((500, 2048, 100), 32768) == pytest.approx(1 - 2648 / 98304)
+    assert round(unused_share((500, 2048, 100), 32768), 3) == 0.973
+
+
+def test_a_request_in_flight_stores_its_prompt_and_half_its_output() -> None:
+    # (10 tokens long: 100 + 5) and (30 long: 200 + 15), weighted by the time they stay:
+    # (10 · 105 + 30 · 215) / 40 = 7,500 / 40
+    requests = (request(0, 100, 10), request(1, 200, 30))
+    assert stored_by_plan(requests) == pytest.approx(187.5)
+
+
+def test_whole_lengths_hold_max_model_len_per_request_and_pages_their_blocks() -> None:
+    # Two requests of 200 + up to 80 tokens, in flight from 1 s on, with 2 to 3 blocks each.
+    requests = (request(0, 200, 80), request(1, 200, 80))
+    flat = scrapes((1.0, 6 / 40, 2.0), (8.85, 6 / 40, 2.0))
+    _, analysis = analysed(
+        whole := record("whole", requests=requests, samples=flat, stamp="emulated", length_mix=MIX),
+        paged := record("paged", requests=requests, samples=flat, baseline=False, length_mix=MIX),
+    )
+    first, second = wastes(analysis, [whole, paged])
+    # Stored: from 2 · 201 at 1.0 s to 2 · 279 at 8.85 s, the mean of a straight line.
+    assert first.stored_tokens == second.stored_tokens == pytest.approx((402 + 558) / 2)
+    assert (first.reserves, first.held_tokens) == ("whole length", 2 * 2048)
+    assert (second.reserves, second.held_tokens) == ("blocks", pytest.approx(6 * 128))
+    assert first.of_held == pytest.approx(1 - 480 / 4096)
+    assert first.of_pool == pytest.approx((4096 - 480) / (40 * 128))
+    assert second.of_held == pytest.approx(1 - 480 / 768)
+    # By plan: (200 + 40) of 2,048
+    assert first.of_held_predicted == pytest.approx(1 - 240 / 2048)
+    assert second.of_held_predicted is None
+
+
+def test_loads_of_equal_lengths_have_no_such_analysis() -> None:
+    made = record(requests=(request(0, 100, 10),), samples=scrapes((1.0, 0.1, 1.0)))
+    _, analysis = analysed(made)
+    assert wastes(analysis, [made]) == ()
