@@ -30,6 +30,9 @@ HOSTILE_PIECES = (
     "𝕏",
 )
 
+#: What ends an answer in chunked transfer coding.
+LAST_CHUNK = b"0\r\n\r\n"
+
 FAILURES = ("", "http", "error", "die", "close", "hang", "exit", "garbage")
 
 
@@ -114,6 +117,18 @@ def events(behaviour: Behaviour, model: str, prompt_tokens: int, tokens: int) ->
     if behaviour.done:
         end += _raw_event(behaviour, b"[DONE]")
     return (*body, end)
+
+
+@lru_cache(maxsize=256)
+def whole_stream(behaviour: Behaviour, model: str, prompt_tokens: int, tokens: int) -> bytes:
+    """A whole answer as it goes over the wire, one HTTP chunk per event."""
+    answer = filter(None, events(behaviour, model, prompt_tokens, tokens))
+    return b"".join(map(http_chunk, answer)) + LAST_CHUNK
+
+
+def http_chunk(data: bytes) -> bytes:
+    """One chunk of HTTP/1.1's chunked transfer coding."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def error_event(behaviour: Behaviour) -> bytes:

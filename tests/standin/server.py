@@ -21,18 +21,20 @@ from typing import Any
 
 from tests.quality import toy
 from tests.standin.behaviour import (
+    LAST_CHUNK,
     Behaviour,
     error_event,
     events,
     garbage_event,
+    http_chunk,
     parse_options,
+    whole_stream,
 )
 
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nserver: standin\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
 )
-_LAST_CHUNK = b"0\r\n\r\n"
 
 
 @dataclass
@@ -148,13 +150,13 @@ class Connection(asyncio.Protocol):
             self.reply_error(behaviour.status, "the stand-in was told to refuse")
             return
         prompt_tokens = len(body["prompt"])
-        answer = events(behaviour, state.model, prompt_tokens, body["max_tokens"])
+        content = (behaviour, state.model, prompt_tokens, body["max_tokens"])
         state.prompt_tokens += prompt_tokens
         state.generation_tokens += body["max_tokens"]
         if behaviour.at_once:
-            chunks = b"".join(map(_chunk, filter(None, answer)))
-            self.transport.write(_STREAM_HEAD + chunks + _LAST_CHUNK)
+            self.transport.write(_STREAM_HEAD + whole_stream(*content))
             return
+        answer = events(*content)
         state.running[id(self)] = prompt_tokens + body["max_tokens"]
         if behaviour.plain:
             self.transport.write(_STREAM_HEAD)
@@ -171,10 +173,10 @@ class Connection(asyncio.Protocol):
         while (now := time.monotonic()) >= (due := _due(behaviour, start, number)):
             self.state.lateness.append(now - due)
             if number >= last:
-                self.transport.write(b"".join(map(_chunk, answer[number:])) + _LAST_CHUNK)
+                self.transport.write(b"".join(map(http_chunk, answer[number:])) + LAST_CHUNK)
                 self.state.running.pop(id(self), None)
                 return
-            self.transport.write(_chunk(answer[number]))
+            self.transport.write(http_chunk(answer[number]))
             number += 1
         again = (behaviour, answer, start, number)
         self.timer = asyncio.get_running_loop().call_at(due, self.emit, *again)
@@ -188,12 +190,12 @@ class Connection(asyncio.Protocol):
             due = _due(behaviour, start, i)
             await self.wait_until(due)
             group = content[i : min(i + step, limit)]
-            await self.write(behaviour, b"".join(map(_chunk, group)))
+            await self.write(behaviour, b"".join(map(http_chunk, group)))
             self.state.lateness.append(time.monotonic() - due)
         if behaviour.fail:
             await self.fail(behaviour)
         else:
-            await self.write(behaviour, (_chunk(end) if end else b"") + _LAST_CHUNK)
+            await self.write(behaviour, (http_chunk(end) if end else b"") + LAST_CHUNK)
 
     async def wait_until(self, due: float) -> None:
         delay = due - time.monotonic()
@@ -211,11 +213,11 @@ class Connection(asyncio.Protocol):
 
     async def fail(self, behaviour: Behaviour) -> None:
         if behaviour.fail == "error":
-            self.transport.write(_chunk(error_event(behaviour)) + _LAST_CHUNK)
+            self.transport.write(http_chunk(error_event(behaviour)) + LAST_CHUNK)
         elif behaviour.fail == "garbage":
-            self.transport.write(_chunk(garbage_event(behaviour)) + _LAST_CHUNK)
+            self.transport.write(http_chunk(garbage_event(behaviour)) + LAST_CHUNK)
         elif behaviour.fail == "close":
-            self.transport.write(_LAST_CHUNK)
+            self.transport.write(LAST_CHUNK)
         elif behaviour.fail == "die":
             self.transport.abort()
         elif behaviour.fail == "exit":
@@ -227,10 +229,6 @@ class Connection(asyncio.Protocol):
 
 def _due(behaviour: Behaviour, start: float, number: int) -> float:
     return start + behaviour.ttft_s + behaviour.itl_s * number
-
-
-def _chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def metrics(state: State) -> str:
