@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from harness.analysis.quality_results import QualityAnalysis
 from harness.analysis.results import Caution, Comparison, KvComparison, Occupancy, TrialAnalysis
 from harness.analysis.stats import MIN_REPLICATES
 from harness.record import BenchRecord, TrialRecord
@@ -32,6 +33,7 @@ class Evidence:
     kv: Sequence[KvComparison]
     occupancy: Sequence[Occupancy]
     never_run: int
+    quality: QualityAnalysis | None = None
 
 
 def cautions(evidence: Evidence) -> tuple[Caution, ...]:
@@ -150,6 +152,8 @@ def _quality(evidence: Evidence) -> Iterator[Caution]:
         if (pool.kv_cache_dtype or "").startswith(_SMALL_DTYPES)
     )
     for variant in small:
+        if _measured(evidence.quality, variant):
+            continue
         yield Caution(
             "quality_unmeasured",
             f"{variant} stores keys and values in fewer bits: capacity can double while answers "
@@ -163,6 +167,11 @@ def _quality(evidence: Evidence) -> Iterator[Caution]:
                 told.setdefault(record.run.trial.variant, line)
     for variant, line in told.items():
         yield Caution("uncalibrated_scale", f"{variant}: the engine warns of its scale: {line}")
+
+
+def _measured(quality: QualityAnalysis | None, variant: str) -> bool:
+    found = quality.of(variant) if quality is not None else None
+    return found is not None and found.standing != "not measured"
 
 
 def _memory(evidence: Evidence) -> Iterator[Caution]:

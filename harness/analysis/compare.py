@@ -5,7 +5,7 @@ model's config, its flags and the bytes of its pool; trials of one workload beco
 the only module that sees both ``theory`` and ``metrics``, so that no prediction can lean on a
 measurement; what it takes from the engine is the byte budget, never blocks or tokens. Trials that
 failed, were skipped or never ended pass through as such and enter no comparison. Not covered:
-wording and pictures (``report``), and answer quality.
+wording and pictures (``report``); answer quality is joined from ``quality``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from harness.analysis.ledger import PredictedMemory, gpus, ledger
 from harness.analysis.metrics import summarize
 from harness.analysis.occupancy import occupancy
 from harness.analysis.plain import to_json
+from harness.analysis.quality import analyse_quality, gated
 from harness.analysis.results import (
     Analysis,
     Comparison,
@@ -36,7 +37,7 @@ from harness.analysis.rows import comparison
 from harness.analysis.stats import METHOD
 from harness.analysis.verdict import verdicts
 from harness.errors import InputError, ModelConfigError
-from harness.record import BenchRecord, Run, TrialRecord
+from harness.record import BenchRecord, QualityRecords, Run, TrialRecord
 from harness.scenario.schema import shape_label
 from harness.specs.model import ModelSpec, model_spec
 from harness.theory.capacity import KvCapacity, predict_capacity, settings_from_flags
@@ -68,8 +69,13 @@ METHODS: Mapping[str, str] = {
 _RAN = ("sealed", "failed")
 
 
-def analyse(bench: BenchRecord, trials: Sequence[TrialRecord]) -> Analysis:
-    """Analyse one run; ``trials`` are those that left a record, in any order."""
+def analyse(
+    bench: BenchRecord, trials: Sequence[TrialRecord], answers: QualityRecords | None = None
+) -> Analysis:
+    """Analyse one run; ``trials`` are those that left a record, in any order.
+
+    ``answers`` are what is stored of its answer quality, if anything was asked.
+    """
     records = _in_running_order(bench, trials)
     predictions = [_predict(record.run) for record in records]
     groups = _by_workload(records)
@@ -82,6 +88,7 @@ def analyse(bench: BenchRecord, trials: Sequence[TrialRecord]) -> Analysis:
     pooled = any(record.run.trial.engine == "vllm" for record in records)
     kv = _kv(analysed, records, baseline) if pooled else ()
     seen = _occupancies(records, predictions)
+    quality = analyse_quality(answers, baseline) if answers is not None else None
     never_run = len(set(bench.trial_ids) - {record.run.trial.trial_id for record in records})
     budget = bench.scenario.get("kv_budget") or {}
     return Analysis(
@@ -89,13 +96,16 @@ def analyse(bench: BenchRecord, trials: Sequence[TrialRecord]) -> Analysis:
         scenario=bench.scenario_name,
         profile=bench.environment.profile,
         baseline=baseline,
-        headline=headline(
-            str(bench.scenario.get("question") or ""),
-            baseline,
-            analysed,
-            comparisons,
-            kv,
-            never_run,
+        headline=gated(
+            headline(
+                str(bench.scenario.get("question") or ""),
+                baseline,
+                analysed,
+                comparisons,
+                kv,
+                never_run,
+            ),
+            quality,
         ),
         trials=analysed,
         comparisons=comparisons,
@@ -107,9 +117,12 @@ def analyse(bench: BenchRecord, trials: Sequence[TrialRecord]) -> Analysis:
         kv_budget_tokens=bench.kv_budget_tokens,
         methods=METHODS,
         cautions=cautions(
-            Evidence(bench, records, analysed, comparisons, kv, tuple(seen.values()), never_run)
+            Evidence(
+                bench, records, analysed, comparisons, kv, tuple(seen.values()), never_run, quality
+            )
         ),
         skipped=dict(bench.skipped),
+        quality=quality,
     )
 
 

@@ -37,6 +37,7 @@ def to_json(
         "cautions": plain(analysis.cautions),
         "methods": plain(analysis.methods),
         "skipped": plain(analysis.skipped),
+        "quality": plain(analysis.quality),
         "report": report,
     }
 

@@ -27,9 +27,13 @@ from harness.analysis.agreement import (
 )
 from harness.analysis.judging import judge_outcome
 from harness.analysis.quality_results import QualityAnalysis, Standing, VariantQuality
+from harness.analysis.results import Headline
 from harness.analysis.retrieval import NEEDLE_TASKS, retrieval
 from harness.analysis.sanity import gate
 from harness.record import PassRecord, QualityAnswer, QualityPrompt, QualityRecords
+
+#: Said of every finding of a variant whose text is broken.
+GATE_CODE = "quality_gate"
 
 METHODS: Mapping[str, str] = {
     "teacher_forced": "the baseline's greedy answers, and the text before them, scored token by "
@@ -79,6 +83,29 @@ def analyse_quality(records: QualityRecords, baseline: str) -> QualityAnalysis |
         left_out=reference.head.left_out,
         methods=METHODS,
     )
+
+
+def gated(headline: Headline, quality: QualityAnalysis | None) -> Headline:
+    """The headline with every finding of a variant whose text is broken turned invalid."""
+    if quality is None:
+        return headline
+    broken = set(gate_failures(quality))
+    findings = tuple(
+        replace(finding, verdict="invalid", codes=(*finding.codes, GATE_CODE))
+        if finding.variant in broken
+        else finding
+        for finding in headline.findings
+    )
+    return replace(headline, findings=findings)
+
+
+def gate_failures(quality: QualityAnalysis) -> Mapping[str, tuple[str, ...]]:
+    """Variants whose text fails the sanity gate, with the reasons."""
+    return {
+        one.variant: one.gate.reasons
+        for one in quality.variants
+        if one.kind == "variant" and one.gate is not None and not one.gate.passed
+    }
 
 
 def _counts(names: Sequence[str]) -> dict[str, int]:

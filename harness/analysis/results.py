@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from harness.analysis.quality_results import QualityAnalysis
 from harness.units import Bytes, Fraction, Seconds, Tokens
 
 Judgement = Literal["valid", "suspect", "invalid"]
@@ -425,3 +426,4 @@ class Analysis:
     methods: Mapping[str, str]
     cautions: tuple[Caution, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
+    quality: QualityAnalysis | None = None

@@ -27,7 +27,7 @@ from harness.execute.estimate import estimate
 from harness.execute.local import run_scenario
 from harness.report.build import build_report
 from harness.report.terminal import print_result
-from harness.store import DEFAULT_ROOT, read_bench, read_manifest
+from harness.store import DEFAULT_ROOT, read_bench, read_manifest, read_quality
 from harness.units import format_duration, format_percent
 
 
@@ -78,7 +78,7 @@ def bench(
 def _tell(folder: Path, reports: Path, *, as_json: bool, strict: bool) -> None:
     began = time.monotonic()
     record, trials = read_bench(folder)
-    analysis = analyse(record, trials)
+    analysis = analyse(record, trials, read_quality(folder))
     html = build_report(folder, reports_root=reports).html
     report_s = time.monotonic() - began
     if as_json:

@@ -13,7 +13,7 @@ from harness.analysis.compare import analyse, to_json
 from harness.cli.outcome import strict_exit
 from harness.report.build import build_report
 from harness.report.terminal import print_result
-from harness.store import DEFAULT_ROOT, find_run, read_bench
+from harness.store import DEFAULT_ROOT, find_run, read_bench, read_quality
 
 REPORTS_ROOT = Path("reports")
 
@@ -28,7 +28,7 @@ def report(
     """Rebuild the report of a stored run and print its table."""
     folder = find_run(run, out)
     record, trials = read_bench(folder)
-    analysis = analyse(record, trials)
+    analysis = analyse(record, trials, read_quality(folder))
     paths = build_report(folder, reports_root=reports)
     if as_json:
         figures = to_json(analysis)

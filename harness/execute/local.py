@@ -126,6 +126,7 @@ def run_scenario(
         _run_groups(bench, trials, 0)
         while until is not None and wants_more(bench.folder, until, bench.scenario.repeats):
             _run_groups(bench, _one_more_repeat(bench), bench.trials_begun)
+        bench.quality_s += quality.ask_named_judge(bench.folder, bench.scenario, progress)
         status = "finished"
     finally:
         _close(bench, status, earlier_s + time.monotonic() - began)

@@ -5,7 +5,9 @@ launch answers first (``reference``); its next launch answers again, in other ba
 (``self``, the noise floor); a variant answers at its first launch after the reference stands,
 since it is scored on the baseline's answers. A pass that failed or was interrupted is taken up at
 the next launch of its variant, or by ``--resume``; what it recorded stays. With one repeat the
-baseline answers again at the same launch.
+baseline answers again at the same launch. Where no judge is named, the baseline's server judges
+at its next launch after the variants' (there is none with one repeat); a named judge is asked
+when all servers are gone.
 
 Not covered: variants with a checkpoint of their own, whose tokens are not the baseline's.
 """
@@ -18,10 +20,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import EngineError, InputError
+from harness.errors import EngineError, InputError, NotFound
+from harness.execute.judging import SELF_JUDGE, api_key, check_url, judge_stored
 from harness.execute.progress import Progress
 from harness.load import Target
 from harness.quality.client import EngineClient
+from harness.quality.judge import PASSAGE_CHARACTERS, VERDICT_TOKENS, JudgeTarget
 from harness.quality.passes import Asking, ask_all, score_all
 from harness.quality.prompts import exact_prompt, read_text, read_user_prompts, user_prompt
 from harness.record import (
@@ -33,7 +37,7 @@ from harness.record import (
     QualityPrompt,
     QualityRecords,
 )
-from harness.scenario import Quality, Scenario, Trial, slugify
+from harness.scenario import Judge, Quality, Scenario, Trial, slugify
 from harness.scenario.load import NEEDLE_ANSWER_TOKENS
 from harness.store import (
     answers_file,
@@ -57,6 +61,12 @@ from harness.workload.corpus import (
 SELF_CONCURRENCY = 4
 #: Enough text for any tokenizer: English has four to five characters to a token.
 CHARACTERS_PER_TOKEN = 8
+
+#: The instructions of a judge and of its task; English has at least so many characters a token.
+QUESTION_TOKENS = 280
+FEWEST_CHARACTERS_PER_TOKEN = 3
+
+Due = QualityKind | Literal["judge"]
 
 REFERENCE: QualityKind = "reference"
 SELF: QualityKind = "self"
@@ -85,25 +95,46 @@ def check_inputs(quality: Quality | None) -> None:
     if quality is None:
         return
     _sources(quality)
+    if quality.judge is not None and quality.judge.url is not None:
+        check_url(quality.judge.url)
     if quality.prompts is not None:
         read_user_prompts(Path(quality.prompts))
 
 
-def due(folder: Path, scenario: Scenario, trial: Trial) -> tuple[QualityKind, ...]:
-    """The passes that this launch is to play, in order; empty where quality is off or done."""
+def due(folder: Path, scenario: Scenario, trial: Trial) -> tuple[Due, ...]:
+    """What this launch is to play, in order; empty where quality is off or done."""
     if scenario.quality is None or scenario.engine != "vllm" or trial.model != scenario.model:
         return ()
-    stored = {record.head.pass_id: record.head for record in read_quality(folder).passes}
+    records = read_quality(folder)
+    stored = {record.head.pass_id: record.head for record in records.passes}
     sealed = {name for name, head in stored.items() if head.status == "sealed"}
     if not trial.is_baseline:
         mine = pass_id("variant", trial.variant)
         return ("variant",) if REFERENCE in sealed and mine not in sealed else ()
-    wanted: list[QualityKind] = [] if REFERENCE in sealed else [REFERENCE]
+    wanted: list[Due] = [] if REFERENCE in sealed else [REFERENCE]
     first = trial.launch if wanted else stored[REFERENCE].launches[-1]
     last = trial.repeat == scenario.repeats - 1
     if SELF not in sealed and (trial.launch != first or last):
         wanted.append(SELF)
+    if _self_judge_due(records, scenario, last=last):
+        wanted.append("judge")
     return tuple(wanted)
+
+
+def _self_judge_due(records: QualityRecords, scenario: Scenario, *, last: bool) -> bool:
+    """Whether the baseline's server is to judge: once all variants answered, or at its last."""
+    judge = scenario.quality.judge if scenario.quality is not None else None
+    if judge is None or judge.url is not None:
+        return False
+    if any(j.head.judge_id == SELF_JUDGE and j.head.status == "sealed" for j in records.judges):
+        return False
+    answered = {
+        p.head.variant
+        for p in records.passes
+        if p.head.kind == "variant" and p.head.status == "sealed"
+    }
+    expected = {name for name in scenario.variants if name != scenario.baseline}
+    return bool(answered) and (last or answered == expected)
 
 
 def play_due(
@@ -120,10 +151,67 @@ def play_due(
     """
     began = time.monotonic()
     for kind in due(folder, scenario, trial):
+        if kind == "judge":
+            _judge_self(folder, scenario, server, progress)
+            continue
         head = _play(folder, scenario, trial, kind, server, progress)
         if head.status != "sealed":
             progress.warn(f"quality of {trial.variant} ({kind}): {head.reason}")
             break
+    return time.monotonic() - began
+
+
+def _judge_self(folder: Path, scenario: Scenario, server: Server, progress: Progress) -> None:
+    """Let the baseline's server judge, with as much of a passage as its context holds."""
+    quality = scenario.quality or Quality()
+    judge = quality.judge or Judge()
+    limit = scenario.server.get("max_model_len")
+    characters = PASSAGE_CHARACTERS
+    if isinstance(limit, int):
+        free = limit - VERDICT_TOKENS - 2 * quality.answer_tokens - QUESTION_TOKENS
+        characters = max(200, min(characters, free * FEWEST_CHARACTERS_PER_TOKEN))
+    target = JudgeTarget(
+        url=server.target.base_url,
+        model=server.target.model,
+        api_key=server.target.api_key,
+        timeout_s=server.target.timeout_s,
+        passage_characters=characters,
+    )
+    head = judge_stored(
+        folder,
+        target,
+        margin=judge.margin,
+        is_self=True,
+        progress=lambda done, total: progress.quality("judging itself", done, total),
+        death=server.death,
+    )
+    if head.status != "sealed":
+        progress.warn(f"judge: {head.reason}")
+
+
+def ask_named_judge(folder: Path, scenario: Scenario, progress: Progress) -> Seconds:
+    """Ask the judge that the scenario names, if it does; returns the time taken.
+
+    Raises:
+        StoreError: verdicts can't be written.
+    """
+    judge = scenario.quality.judge if scenario.quality is not None else None
+    if judge is None or judge.url is None or judge.model is None:
+        return 0.0
+    began = time.monotonic()
+    target = JudgeTarget(check_url(judge.url), judge.model, api_key())
+    try:
+        head = judge_stored(
+            folder,
+            target,
+            margin=judge.margin,
+            progress=lambda done, total: progress.quality(f"judge {judge.model}", done, total),
+        )
+        reason = head.reason if head.status != "sealed" else None
+    except NotFound as error:
+        reason = error.what
+    if reason is not None:
+        progress.warn(f"judge {judge.model}: {reason}")
     return time.monotonic() - began
 
 

@@ -42,7 +42,7 @@ def build_report(run_dir: Path, *, reports_root: Path | None = None) -> ReportPa
         StoreError: the run can't be read, or the report can't be written.
     """
     bench, trials = store.read_bench(run_dir)
-    analysis = analyse(bench, trials)
+    analysis = analyse(bench, trials, store.read_quality(run_dir))
     folder = report_folder(bench, reports_root or DEFAULT_ROOT)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,14 @@ from pathlib import Path
 
 from harness.analysis.results import Analysis
 from harness.record import BenchRecord, TrialRecord
-from harness.report import quality, reference, strategy_memory, strategy_serving, style
+from harness.report import (
+    quality,
+    reference,
+    strategy_eviction,
+    strategy_memory,
+    strategy_serving,
+    style,
+)
 from harness.report.charts import Chart
 from harness.report.gallery import Plate
 from harness.report.parts import Section
@@ -28,6 +35,7 @@ MAKERS: tuple[Maker, ...] = (
     strategy_memory.dtype_section,
     strategy_memory.heads_section,
     strategy_memory.window_section,
+    strategy_eviction.section,
     strategy_serving.waste_section,
     strategy_serving.prefix_section,
     strategy_serving.offload_section,

@@ -7,7 +7,8 @@ replicate was judged invalid; "no difference is shown" is a result; a ratio with
 called an observation. A figure judged invalid is withheld with its reason. Nothing is recommended
 beyond the figures.
 
-Not covered: answer quality, which a run's record does not hold; the paragraph says so.
+Broken text comes before everything: a variant that fails the sanity gate has no headline but that.
+Not covered: how answers were compared (``quality_text``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness import units
+from harness.analysis.quality import gate_failures
 from harness.analysis.results import Analysis, Cell, Comparison, KvComparison, Row, Verdict
+from harness.report.quality_text import judge_clause, standing_sentence
 from harness.report.tables import ratio_text, value_text
 
 #: More sentences about workloads than these bury the answer; the tables hold them all.
@@ -44,10 +47,32 @@ class Answer:
     lead: str
     points: tuple[Point, ...]
     limits: tuple[str, ...]
+    withdrawn: bool = False
 
 
 def answer(analysis: Analysis) -> Answer:
     """Write the opening of a report."""
+    found = _without_quality(analysis)
+    quality = analysis.quality
+    if quality is None or analysis.headline.trials_sealed == 0:
+        return found
+    measured = [one for one in quality.variants if one.kind == "variant"]
+    points = [
+        Point(f"Answers of {v.variant}", f": {standing_sentence(v, quality)}") for v in measured
+    ]
+    if measured:
+        points.append(Point("Judge", f": {judge_clause(quality)}."))
+    broken = gate_failures(quality)
+    if not broken:
+        return Answer(found.lead, (*found.points, *points), found.limits)
+    names = " and ".join(broken)
+    reasons = "; ".join(dict.fromkeys(why for reasons in broken.values() for why in reasons))
+    lead = f"The headline of {names} is invalid, because the text fails the sanity gate: {reasons}."
+    without = Point("Capacity and speed", f", which count for nothing until then: {found.lead}")
+    return Answer(lead, (*points, without, *found.points), found.limits, withdrawn=True)
+
+
+def _without_quality(analysis: Analysis) -> Answer:
     variants = [kv.variant for kv in analysis.kv if not kv.is_baseline]
     if analysis.headline.trials_sealed == 0:
         return Answer(_nothing(analysis), (), _limits(analysis))
@@ -302,6 +327,8 @@ def _limits(analysis: Analysis) -> tuple[str, ...]:
     if not head.trials_sealed:
         return tuple(limits)
     limits += [f"{name} was skipped: {why}." for name, why in analysis.skipped.items()]
+    if analysis.quality is not None:
+        return tuple(limits)
     limits.append(
         "Answer quality was not measured in this run."
         if all(caution.code != "quality_unmeasured" for caution in analysis.cautions)

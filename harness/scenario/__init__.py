@@ -7,10 +7,11 @@ one profile, ``expand`` turns a checked scenario into trials. No I/O beyond the 
 from harness.scenario.expand import Trial, expand, launch_groups, server_command_flags
 from harness.scenario.load import load_scenario, slugify
 from harness.scenario.reference import ReferenceOptions, reference_options
-from harness.scenario.schema import PROFILES, KvBudget, Quality, Scenario, Slo, Workload
+from harness.scenario.schema import PROFILES, Judge, KvBudget, Quality, Scenario, Slo, Workload
 
 __all__ = [
     "PROFILES",
+    "Judge",
     "KvBudget",
     "Quality",
     "ReferenceOptions",

@@ -1,0 +1,134 @@
+"""A stored run put before a judge: the baseline's own server during the run, or anybody's later.
+
+Method: the questions are drawn from the stored answers and the scenario's seed, so the same run
+gives the same questions to every judge; verdicts are appended as they come, and a judge that was
+interrupted goes on where it stopped. The key comes from the environment and is stored nowhere.
+
+Not covered: whether the judge is any good (``harness.analysis.judging``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from harness.analysis.retrieval import NEEDLE_TASKS
+from harness.errors import InputError, NotFound
+from harness.quality.judge import JudgeTarget, bare_url, judge_all
+from harness.record import (
+    SCHEMA_VERSION,
+    Judgement,
+    JudgeRecord,
+    JudgeRun,
+    PassRecord,
+    QualityRecords,
+)
+from harness.scenario import slugify
+from harness.store import judgements_file, read_manifest, read_quality, write_judge
+from harness.units import Fraction
+from harness.workload.judge_pairs import Question, questions
+
+SELF_JUDGE = "self"
+#: Where a judge's key is looked for, in this order.
+KEY_VARIABLES = ("KVBENCH_JUDGE_API_KEY", "OPENAI_API_KEY")
+
+
+def api_key() -> str | None:
+    """The judge's key, from the environment alone."""
+    return next((key for name in KEY_VARIABLES if (key := os.environ.get(name))), None)
+
+
+def check_url(url: str) -> str:
+    """Return a judge's URL if it can be stored.
+
+    Raises:
+        InputError: no URL of a server, or one that carries a secret.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError(
+            f"{url!r} is no URL of a judge", where="--judge-url", legal=["http://host:port/v1"]
+        )
+    if parts.username or parts.password or parts.query:
+        raise InputError(
+            "a URL with a name, password or query would be stored with the results",
+            where="--judge-url",
+            next_move=f"export the key as {KEY_VARIABLES[0]} and give the bare URL",
+        )
+    return url.rstrip("/")
+
+
+def judge_stored(
+    folder: Path,
+    target: JudgeTarget,
+    *,
+    margin: Fraction,
+    is_self: bool = False,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    death: Callable[[], str | None] = lambda: None,
+) -> JudgeRun:
+    """Have the answers of a stored run judged; returns the sealed or failed record.
+
+    Raises:
+        NotFound: the run holds no answers to judge.
+        StoreError: verdicts can't be written.
+    """
+    began = time.monotonic()
+    records = read_quality(folder)
+    asked = _questions(folder, records)
+    judge_id = SELF_JUDGE if is_self else slugify(target.model)
+    before = next((j for j in records.judges if j.head.judge_id == judge_id), None)
+    head = JudgeRun(
+        schema_version=SCHEMA_VERSION,
+        judge_id=judge_id,
+        model=target.model,
+        url=bare_url(target.url),
+        is_self=is_self,
+        margin=margin,
+        status="started",
+        wall_s=before.head.wall_s if before is not None else None,
+    )
+    write_judge(folder, head)
+    done = _usable(before, asked)
+    keep = judgements_file(folder, judge_id)
+    reason = judge_all(target, asked, done, keep.append, progress, death)
+    head = dataclasses.replace(
+        head,
+        status="sealed" if reason is None else "failed",
+        reason=reason,
+        wall_s=(head.wall_s or 0.0) + time.monotonic() - began,
+    )
+    write_judge(folder, head)
+    return head
+
+
+def _usable(before: JudgeRecord | None, asked: tuple[Question, ...]) -> list[Judgement]:
+    wanted = {(question.pair.pair_id, question.order) for question in asked}
+    found = before.judgements if before is not None else ()
+    return [j for j in found if (j.pair_id, j.order) in wanted]
+
+
+def _questions(folder: Path, records: QualityRecords) -> tuple[Question, ...]:
+    reference = next((p for p in records.passes if p.head.kind == "reference"), None)
+    variants = {
+        record.head.variant: _texts(record)
+        for record in records.passes
+        if record.head.kind == "variant" and record.head.status == "sealed"
+    }
+    if reference is None or not variants:
+        raise NotFound(
+            "the run holds no answers of a baseline and a variant to judge",
+            where=str(folder),
+            next_move="run a scenario with `quality: on`",
+        )
+    long = [prompt for prompt in records.prompts if prompt.task not in NEEDLE_TASKS]
+    seed = read_manifest(folder).scenario.get("seed")
+    return questions(long, _texts(reference), variants, seed if isinstance(seed, int) else 0)
+
+
+def _texts(record: PassRecord) -> dict[int, str]:
+    return {a.index: a.text for a in record.answers if a.error is None and a.text is not None}

@@ -1,0 +1,355 @@
+"""The page's section on answer quality: agreement against the noise floor, needles, judge, gate.
+
+Method: grids and charts of what ``analysis.quality`` says, in the words of ``quality_text``; the
+baseline against itself is a row like any other, so that every figure stands beside the noise.
+Not covered: what the opening says of it (``sentence``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from harness.analysis.quality_results import (
+    Agreement,
+    JudgeOutcome,
+    QualityAnalysis,
+    Retrieval,
+    VariantQuality,
+)
+from harness.analysis.results import Analysis
+from harness.record import BenchRecord, TrialRecord
+from harness.report import quality_charts
+from harness.report.charts import Chart
+from harness.report.parts import Grid, Section
+from harness.report.quality_text import (
+    KINDS,
+    best_judge,
+    judge_sentences,
+    kl_text,
+    lead_sentence,
+    share_text,
+    small,
+    standing_sentence,
+)
+from harness.report.strategy_charts import place_of
+from harness.units import DASH, format_count, format_percent
+
+_NAMES = {"needle": "one needle", "multikey": "one of four keys"}
+
+
+def section(
+    bench: BenchRecord, _trials: Sequence[TrialRecord], analysis: Analysis
+) -> Section | None:
+    """The section of this run, if answers were asked for."""
+    quality = analysis.quality
+    if quality is None:
+        return None
+    return Section(
+        anchor="quality",
+        title="Answer quality",
+        lead=lead_sentence(quality),
+        claims=("C11",) if "C11" in (bench.scenario.get("claims") or ()) else (),
+        theory=(
+            "Fewer bits per key and value leave each attention score with an error; whether that "
+            "reaches the text is measured here, against what the baseline differs from itself."
+        ),
+        measured=tuple(_measured(quality)),
+        grids=tuple(_grids(quality)),
+        charts=tuple(_charts(analysis, quality)),
+        not_covered=(
+            "Tasks, languages and contexts other than those asked; "
+            f"{_counted(quality.prompts, 'prompt')} can't show a loss that is rare. Answers that "
+            "are wrong and well formed show in agreement, needles and judge alone."
+        ),
+    )
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{format_count(count)} {word}{'' if count == 1 else 's'}"
+
+
+def _measured(quality: QualityAnalysis) -> Iterator[str]:
+    for one in quality.variants:
+        if one.kind == "variant":
+            yield f"{one.variant}: {standing_sentence(one, quality)}{_trend(one)}"
+    floor = quality.floor
+    if floor is not None and floor.status == "sealed":
+        yield _floor(floor, quality)
+    else:
+        why = floor.reason if floor is not None else "the baseline was not asked a second time"
+        yield f"No noise floor: {why}. Nothing is called a difference."
+    judges = sorted(quality.judges, key=lambda j: j is not best_judge(quality))
+    for judge in judges:
+        yield " ".join(judge_sentences(judge))
+    if not judges:
+        yield (
+            "No judge was asked. `kvbench judge RUN --judge-url … --judge-model …` has the stored "
+            "answers judged without running anything again."
+        )
+    if quality.left_out:
+        count = len(quality.left_out)
+        yield f"{_counted(count, 'prompt')} left out: {'; '.join(quality.left_out[:5])}."
+
+
+def _trend(one: VariantQuality) -> str:
+    return {
+        "grows": " The divergence grows along the context.",
+        "falls": " The divergence falls along the context.",
+        "no trend shown": " No growth of the divergence along the context is shown.",
+    }.get(one.trend, "")
+
+
+def _floor(floor: VariantQuality, quality: QualityAnalysis) -> str:
+    other = "another server start, " if floor.launches else ""
+    kl = kl_text(floor.on_answers.kl if floor.on_answers is not None else None)
+    same = (
+        f"; {floor.free.exact_matches} of {floor.free.prompts} answers word for word alike"
+        if floor.free is not None
+        else ""
+    )
+    return (
+        f"Noise floor, {quality.baseline} against itself ({other}reversed order, "
+        f"{floor.concurrency} at once): KL {kl} nats per token{same}."
+    )
+
+
+# ── tables ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _grids(quality: QualityAnalysis) -> Iterator[Grid]:
+    rows = [(_name(one, quality), one) for one in quality.variants]
+    if rows:
+        yield _agreement_grid(rows, quality)
+        yield _gate_grid(rows, quality)
+    judges = [judge for judge in quality.judges if judge.status == "sealed"]
+    if judges:
+        yield _judge_grid(judges)
+
+
+def _name(one: VariantQuality, quality: QualityAnalysis) -> str:
+    return f"{quality.baseline} again (noise floor)" if one.kind == "self" else one.variant
+
+
+def _agreement_grid(rows: Sequence[tuple[str, VariantQuality]], quality: QualityAnalysis) -> Grid:
+    return Grid(
+        f"Agreement with {quality.baseline}'s answers, {_counted(quality.prompts, 'prompt')}: "
+        "KL in nats per token, a lower bound",
+        (
+            "server",
+            "KL on answers [95 %]",
+            "p99",
+            "KL on texts [95 %]",
+            "same likeliest token",
+            "perplexity of answers",
+            "perplexity of texts",
+            "same answer [95 %]",
+            "common beginning",
+        ),
+        tuple(
+            (
+                name,
+                kl_text(one.on_answers.kl if one.on_answers else None),
+                small(one.on_answers.kl_p99 if one.on_answers else None),
+                kl_text(one.on_context.kl if one.on_context else None),
+                format_percent(one.on_answers.top1_agreement if one.on_answers else None),
+                _perplexity(one.on_answers),
+                _perplexity(one.on_context),
+                share_text(one.free.exact_match if one.free else None),
+                _prefix(one),
+            )
+            for name, one in rows
+        ),
+        numeric=frozenset(range(1, 9)),
+    )
+
+
+def _perplexity(one: Agreement | None) -> str:
+    if one is None:
+        return DASH
+    return f"{format_count(one.baseline_perplexity, 2)} → {format_count(one.perplexity, 2)}"
+
+
+def _prefix(one: VariantQuality) -> str:
+    if one.free is None:
+        return DASH
+    share = format_percent(one.free.common_prefix_fraction, 0)
+    return f"{format_count(one.free.common_prefix_mean, 1)} tokens ({share})"
+
+
+def _gate_grid(rows: Sequence[tuple[str, VariantQuality]], quality: QualityAnalysis) -> Grid:
+    return Grid(
+        "Retrieval and sanity gate",
+        ("server", "needles found", "questions right", "empty", "collapsed", "gate", "in all"),
+        (
+            (
+                quality.baseline,
+                *_found(quality.baseline_retrieval),
+                format_percent(_empty(quality), 0),
+                format_percent(_collapsed(quality), 0),
+                "—",
+                "baseline",
+            ),
+            *(
+                (
+                    name,
+                    *_found(one.retrieval),
+                    format_percent(one.gate.empty_share if one.gate else None, 0),
+                    format_percent(one.gate.collapsed_share if one.gate else None, 0),
+                    _gate(one),
+                    "noise floor" if one.kind == "self" else one.standing,
+                )
+                for name, one in rows
+            ),
+        ),
+        numeric=frozenset(range(1, 5)),
+    )
+
+
+def _empty(quality: QualityAnalysis) -> float | None:
+    return quality.baseline_gate.empty_share if quality.baseline_gate else None
+
+
+def _collapsed(quality: QualityAnalysis) -> float | None:
+    return quality.baseline_gate.collapsed_share if quality.baseline_gate else None
+
+
+def _gate(one: VariantQuality) -> str:
+    if one.gate is None:
+        return DASH
+    return "passed" if one.gate.passed else "FAILED"
+
+
+def _found(found: Retrieval | None) -> tuple[str, str]:
+    if found is None:
+        return DASH, DASH
+    needles = f"{found.needles_right} of {found.needles_asked}" if found.needles_asked else DASH
+    asked = found.questions_asked
+    return needles, f"{found.questions_right} of {asked}" if asked else DASH
+
+
+def _judge_grid(judges: Sequence[JudgeOutcome]) -> Grid:
+    return Grid(
+        "Judges and their controls (right in both orders)",
+        ("judge", *KINDS.values(), "position bias", "malformed", "tokens", "verdict"),
+        tuple(
+            (
+                f"{judge.model}{' (the baseline itself)' if judge.is_self else ''}",
+                *(f"{c.right} of {c.asked}" for c in judge.controls),
+                share_text(judge.position_bias),
+                format_count(judge.malformed),
+                format_count((judge.prompt_tokens or 0) + (judge.output_tokens or 0) or None),
+                "reliable" if judge.reliable else "not reliable: withheld",
+            )
+            for judge in judges
+        ),
+        numeric=frozenset(range(1, 7)),
+    )
+
+
+# ── charts ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _charts(analysis: Analysis, quality: QualityAnalysis) -> Iterator[Chart]:
+    lines = tuple(_line(analysis, quality, one) for one in quality.variants if one.by_position)
+    if lines:
+        yield Chart(
+            "quality-kl-by-position",
+            _position_title(quality),
+            "Lower is closer to the baseline. Each mark is the mean over a stretch of prompt and "
+            "answer, all prompts together; the dashed grey line is the baseline against itself. "
+            "The last stretch holds the baseline's own answers, which are easier than the texts.",
+            "; ".join(_line_alt(line) for line in lines),
+            lambda: quality_charts.by_position(lines),
+        )
+    maps = tuple(_maps(quality))
+    if maps:
+        yield Chart(
+            "quality-needles",
+            _needle_title(quality),
+            "A cell is a context length and the depth at which the needle stands in it (0 %: the "
+            "beginning); dark is found. With four keys in the text one is asked for.",
+            "; ".join(_map_alt(one) for one in maps),
+            lambda: quality_charts.needles(maps),
+        )
+
+
+def _line(analysis: Analysis, quality: QualityAnalysis, one: VariantQuality) -> quality_charts.Line:
+    known = [b for b in one.by_position if b.kl_mean is not None]
+    return quality_charts.Line(
+        label=_name(one, quality),
+        place=place_of(analysis, one.variant),
+        is_floor=one.kind == "self",
+        positions=tuple((b.start + b.end) / 2 for b in known),
+        values=tuple(b.kl_mean or 0.0 for b in known),
+    )
+
+
+def _line_alt(line: quality_charts.Line) -> str:
+    points = ", ".join(
+        f"{small(value)} at {format_count(position)}"
+        for position, value in zip(line.positions, line.values, strict=True)
+    )
+    return f"{line.label}: {points}"
+
+
+def _position_title(quality: QualityAnalysis) -> str:
+    trends = {one.trend for one in quality.variants if one.kind == "variant"}
+    if "grows" in trends:
+        names = [v.variant for v in quality.variants if v.kind == "variant" and v.trend == "grows"]
+        return f"The divergence of {', '.join(names)} from {quality.baseline} grows with position"
+    if trends == {"no trend shown"}:
+        return f"No growth of the divergence from {quality.baseline} along the context is shown"
+    return f"Divergence from {quality.baseline} along the context"
+
+
+def _needle_title(quality: QualityAnalysis) -> str:
+    base = quality.baseline_retrieval
+    told = [f"{quality.baseline} {_found(base)[0]}"]
+    told += [
+        f"{one.variant} {_found(one.retrieval)[0]}"
+        for one in quality.variants
+        if one.kind == "variant"
+    ]
+    return f"Needles found: {', '.join(told)}"
+
+
+def _maps(quality: QualityAnalysis) -> Iterator[quality_charts.HeatMap]:
+    sides = [(quality.baseline, quality.baseline_retrieval)]
+    sides += [(v.variant, v.retrieval) for v in quality.variants if v.kind == "variant"]
+    for task, words in _NAMES.items():
+        for name, found in sides:
+            if found is not None and any(cell.task == task for cell in found.cells):
+                yield _map(f"{name}: {words}", task, found)
+
+
+def _map(label: str, task: str, found: Retrieval) -> quality_charts.HeatMap:
+    cells = {(c.depth, c.context_tokens): c for c in found.cells if c.task == task}
+    contexts = tuple(sorted({context for _, context in cells}))
+    depths = tuple(sorted({depth for depth, _ in cells}))
+    return quality_charts.HeatMap(
+        label=label,
+        contexts=contexts,
+        depths=depths,
+        shares=tuple(
+            tuple(
+                cells[d, c].right / cells[d, c].asked if (d, c) in cells else None for c in contexts
+            )
+            for d in depths
+        ),
+        texts=tuple(
+            tuple(
+                f"{cells[d, c].right}/{cells[d, c].asked}" if (d, c) in cells else ""
+                for c in contexts
+            )
+            for d in depths
+        ),
+    )
+
+
+def _map_alt(one: quality_charts.HeatMap) -> str:
+    rows = [
+        f"{depth:.0%} deep "
+        + ", ".join(f"{text} at {context}" for text, context in zip(row, one.contexts, strict=True))
+        for depth, row in zip(one.depths, one.texts, strict=True)
+    ]
+    return f"{one.label}: {'; '.join(rows)}"

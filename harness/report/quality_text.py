@@ -1,0 +1,207 @@
+"""Answer quality in words: what stands in the opening, the section and the terminal.
+
+Method: one rule per standing of a variant (broken, differs, indistinguishable, no noise floor, not
+measured) and per judge (not reliable, reliable). A difference is claimed only beyond the noise
+floor; a judge that failed its controls is called so and its verdicts are not written. Not covered:
+tables and charts (``quality``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.analysis.judging import CONTROL_SHARE
+from harness.analysis.quality_results import (
+    ControlScore,
+    JudgedVariant,
+    JudgeOutcome,
+    QualityAnalysis,
+    Range,
+    VariantQuality,
+)
+from harness.units import DASH, format_count, format_duration, format_percent
+
+KINDS = {
+    "identical": "identical answers called a tie",
+    "degraded": "a spoiled answer lost",
+    "known": "the right answer won",
+}
+
+
+def kl_text(kl: Range | None) -> str:
+    """``0.0240 [0.0210, 0.0270]`` nats; three significant digits however small."""
+    if kl is None:
+        return DASH
+    if kl.low is None or kl.high is None:
+        return small(kl.value)
+    return f"{small(kl.value)} [{small(kl.low)}, {small(kl.high)}]"
+
+
+def small(value: float | None) -> str:
+    """A divergence: 0, or three significant digits."""
+    if value is None:
+        return DASH
+    return "0" if value == 0 else f"{value:.3g}"
+
+
+def share_text(share: Range | None) -> str:
+    """``25.0 % [8.9 %, 53.2 %]``."""
+    if share is None:
+        return DASH
+    if share.low is None or share.high is None:
+        return format_percent(share.value)
+    ends = f"{format_percent(share.low)}, {format_percent(share.high)}"
+    return f"{format_percent(share.value)} [{ends}]"
+
+
+def standing_sentence(one: VariantQuality, quality: QualityAnalysis) -> str:
+    """What is to be said of one variant's answers, without its name."""
+    if one.standing == "broken" and one.gate is not None:
+        return (
+            f"its text fails the sanity gate: {'; '.join(one.gate.reasons)}. A gain with broken "
+            "text is no gain."
+        )
+    if one.standing == "not measured":
+        return f"its answers could not be measured: {one.reason or 'no answer was recorded'}."
+    figures = _figures(one, quality)
+    if one.standing == "indistinguishable":
+        return f"its answers are indistinguishable from {quality.baseline}'s own noise ({figures})."
+    if one.standing == "differs":
+        return f"its answers differ beyond {quality.baseline}'s own noise ({figures})."
+    return f"its answers were compared without a noise floor to hold them against ({figures})."
+
+
+def _figures(one: VariantQuality, quality: QualityAnalysis) -> str:
+    told = []
+    if one.on_answers is not None:
+        told.append(f"KL {kl_text(one.on_answers.kl)} nats per token of the answers")
+        floor = quality.floor
+        if floor is not None and floor.on_answers is not None:
+            told[-1] += f", floor {small(floor.on_answers.kl.value)}"
+        told.append(f"same likeliest token {format_percent(one.on_answers.top1_agreement)}")
+    if one.on_context is not None:
+        told.append(
+            f"perplexity of the texts {format_count(one.on_context.baseline_perplexity, 2)} → "
+            f"{format_count(one.on_context.perplexity, 2)}"
+        )
+    if one.free is not None:
+        told.append(f"{one.free.exact_matches} of {one.free.prompts} answers word for word alike")
+    if one.retrieval is not None and one.retrieval.needles_asked:
+        told.append(f"needles {_needles(one, quality)}")
+    return "; ".join(told)
+
+
+def _needles(one: VariantQuality, quality: QualityAnalysis) -> str:
+    base, mine = quality.baseline_retrieval, one.retrieval
+    found = f"{mine.needles_right} of {mine.needles_asked}" if mine is not None else DASH
+    return f"{base.needles_right} → {found}" if base is not None else found
+
+
+def lead_sentence(quality: QualityAnalysis) -> str:
+    """The finding of a run in one sentence."""
+    variants = [one for one in quality.variants if one.kind == "variant"]
+    broken = [one.variant for one in variants if one.standing == "broken"]
+    if broken:
+        return f"The text of {_listed(broken)} is broken: no gain of {_its(broken)} counts."
+    if not variants:
+        return (
+            "No variant's answers were measured: "
+            f"{quality.reference_reason or 'none answered after the baseline'}."
+        )
+    differs = [one.variant for one in variants if one.standing == "differs"]
+    even = [one.variant for one in variants if one.standing == "indistinguishable"]
+    told = []
+    if differs:
+        told.append(f"{_listed(differs)} answers differently from {quality.baseline}")
+    if even:
+        told.append(f"{_listed(even)} can't be told from {quality.baseline}'s own noise")
+    unclear = [one.variant for one in variants if one.variant not in (*differs, *even)]
+    if unclear:
+        told.append(f"of {_listed(unclear)} nothing can be claimed")
+    return f"{'; '.join(told)}."
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _its(names: list[str]) -> str:
+    return "it" if len(names) == 1 else "theirs"
+
+
+def best_judge(quality: QualityAnalysis) -> JudgeOutcome | None:
+    """The judge to speak of first: a reliable one, and rather another's than the baseline's."""
+    ranked = sorted(
+        quality.judges, key=lambda j: (not j.reliable, j.is_self, j.status != "sealed", j.judge_id)
+    )
+    return ranked[0] if ranked else None
+
+
+def judge_sentences(judge: JudgeOutcome) -> Iterator[str]:
+    """What one judge amounts to, sentence by sentence."""
+    yield f"{_who(judge)} {_reliability(judge)}"
+    yield "Its controls, right in both orders: " + "; ".join(map(_control, judge.controls)) + "."
+    bias = share_text(judge.position_bias)
+    yield f"Its verdict followed the position in {bias} of the pairs."
+    if judge.reliable:
+        yield from (_verdict(one, judge) for one in judge.variants)
+    yield _cost(judge)
+
+
+def _who(judge: JudgeOutcome) -> str:
+    whose = ", the baseline's own server" if judge.is_self else ""
+    return f"The judge {judge.model}{whose},"
+
+
+def _reliability(judge: JudgeOutcome) -> str:
+    if judge.status != "sealed":
+        return f"was not asked to the end: {judge.reason or 'it was interrupted'}."
+    if judge.reliable:
+        return "passed its controls."
+    because = "; ".join(judge.unreliable_because)
+    return f"is not reliable: {because}. Its verdict on the variants is withheld."
+
+
+def _control(control: ControlScore) -> str:
+    needed = format_percent(CONTROL_SHARE, 0)
+    return f"{KINDS[control.kind]} {control.right} of {control.asked} ({needed} needed)"
+
+
+def _verdict(one: JudgedVariant, judge: JudgeOutcome) -> str:
+    if one.net is None or one.wins is None:
+        return f"{one.variant}: no pair has a verdict."
+    margin = format_percent(judge.margin, 0)
+    shown = (
+        f"non-inferior at a margin of {margin}"
+        if one.non_inferior
+        else f"non-inferiority at a margin of {margin} is not shown"
+    )
+    unusable = f"; {one.unusable} pairs without a verdict left out" if one.unusable else ""
+    return (
+        f"{one.variant}: {one.wins} wins, {one.ties} ties ({one.identical} word for word alike), "
+        f"{one.losses} losses of {one.pairs} pairs{unusable}; net {share_text(one.net)}: {shown}."
+    )
+
+
+def _cost(judge: JudgeOutcome) -> str:
+    return (
+        f"It was asked {judge.questions} questions for {format_count(judge.prompt_tokens)} prompt "
+        f"and {format_count(judge.output_tokens)} output tokens in "
+        f"{format_duration(judge.wall_s)}; {judge.malformed} replies were malformed."
+    )
+
+
+def judge_clause(quality: QualityAnalysis) -> str:
+    """The judge in half a sentence, for the opening."""
+    judge = best_judge(quality)
+    if judge is None:
+        return "no judge was asked"
+    if not judge.reliable or judge.status != "sealed":
+        whose = "the baseline as its own judge" if judge.is_self else f"the judge {judge.model}"
+        return f"{whose} is not reliable (it failed its controls), so its verdict is withheld"
+    told = []
+    for one in judge.variants:
+        if one.wins is not None:
+            word = "non-inferior" if one.non_inferior else "not shown to be non-inferior"
+            told.append(f"{one.variant} {one.wins} wins, {one.losses} losses, {word}")
+    return f"judged by {judge.model}: {'; '.join(told) or 'no pair has a verdict'}"
