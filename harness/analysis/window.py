@@ -71,11 +71,12 @@ def _capped(trial: TrialAnalysis, record: TrialRecord) -> Capped | None:
         block_size=size,
         block_bytes=theory.kv_bytes_per_request // theory.blocks_per_request,
         predicted_blocks=theory.blocks_per_request,
-        measured_blocks=_blocks_per_request(record, trial.granted.num_blocks),
+        measured_blocks=blocks_per_running_request(record, trial.granted.num_blocks),
     )
 
 
-def _blocks_per_request(record: TrialRecord, blocks: int) -> float | None:
+def blocks_per_running_request(record: TrialRecord, blocks: int) -> float | None:
+    """The largest share of the pool's blocks that one running request held, where that is clear."""
     span = phase(record.run)
     if span is None:
         return None
