@@ -44,7 +44,7 @@ def section(
         measured=(
             (
                 "The largest number of blocks per running request over the samples of the load, on "
-                "vLLM's own scheduler and kernels through kvbench's plugin; each server's log proves "
+                "vLLM's own scheduler and kernels through kvbench's plugin; each log proves "
                 "that its rule was in force."
             ),
             "Perplexity of the quality prompts' text, the same tokens for every variant.",
