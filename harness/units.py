@@ -98,8 +98,11 @@ def format_rate(value: float | None, unit: str, digits: int = 1) -> str:
 
 
 def format_bandwidth(bytes_per_s: float | None) -> str:
-    """``2.039e12`` → ``2,039.0 GB/s``."""
-    return DASH if bytes_per_s is None else f"{bytes_per_s / 1e9:,.1f} GB/s"
+    """``2.039e12`` → ``2,039.0 GB/s``; below 1 GB/s in MB/s; None → an em dash."""
+    if bytes_per_s is None:
+        return DASH
+    size, unit = (1e9, "GB/s") if abs(bytes_per_s) >= 1e9 else (1e6, "MB/s")
+    return f"{bytes_per_s / size:,.1f} {unit}"
 
 
 def format_percent(fraction: Fraction | None, digits: int = 1) -> str:
