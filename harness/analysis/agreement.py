@@ -278,4 +278,6 @@ def wilson(hits: int, of: int, z: float = 1.959964) -> tuple[float, float]:
     share = hits / of
     centre = (share + z * z / (2 * of)) / (1 + z * z / of)
     half = z / (1 + z * z / of) * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    low, high = max(0.0, centre - half), min(1.0, centre + half)
+    # At the ends the formula gives them exactly; rounding would not.
+    return (0.0 if hits == 0 else low), (1.0 if hits == of else high)

@@ -233,7 +233,7 @@ def _judge_grid(judges: Sequence[JudgeOutcome]) -> Grid:
         ("judge", *KINDS.values(), "position bias", "malformed", "tokens", "verdict"),
         tuple(
             (
-                f"{judge.model}{' (the baseline itself)' if judge.is_self else ''}",
+                "the baseline's own server" if judge.is_self else judge.model,
                 *(f"{c.right} of {c.asked}" for c in judge.controls),
                 share_text(judge.position_bias),
                 format_count(judge.malformed),

@@ -149,8 +149,7 @@ def judge_sentences(judge: JudgeOutcome) -> Iterator[str]:
 
 
 def _who(judge: JudgeOutcome) -> str:
-    whose = ", the baseline's own server" if judge.is_self else ""
-    return f"The judge {judge.model}{whose},"
+    return "The baseline's own server as judge" if judge.is_self else f"The judge {judge.model}"
 
 
 def _reliability(judge: JudgeOutcome) -> str:

@@ -38,6 +38,7 @@ class Toy:
     text: str = "plain"
     max_model_len: int = 2048
     fail_path: str = ""
+    judge: str = ""
 
     def handle(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Answer one request: status and JSON."""
@@ -49,6 +50,10 @@ class Toy:
             tokens = self.tokens(body)
             length = self.max_model_len
             return 200, {"tokens": tokens, "count": len(tokens), "max_model_len": length}
+        if path.endswith("/chat/completions"):
+            said = json.dumps({"verdict": self.judge, "reason": "because"})
+            message = {"role": "assistant", "content": said}
+            return 200, {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
         prompt: list[int] = body["prompt"]
         if body.get("seed") is not None:
             return 500, {"error": {"message": "CPU Generator does not use offset", "code": 500}}

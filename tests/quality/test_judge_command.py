@@ -1,0 +1,121 @@
+"""A whole run, then `kvbench judge`: the perfect judge passes, the biased one is exposed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from harness import store
+from harness.cli.app import build
+from harness.errors import InputError, KvbenchError
+from tests.quality.judges import always_a, perfect, scripted
+from tests.quality.test_bench import run
+from tests.quality.toy import serving
+
+SECRET = "sk-judge-key"  # noqa: S105
+SMALL = ("repeats=1", "quality.num_prompts=20", "quality.needles=null", "quality.answer_tokens=24")
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run of a slightly noisy variant, for all tests of this file."""
+    with pytest.MonkeyPatch.context() as patch:
+        root = Path(__file__).resolve().parents[1]
+        patch.setenv("KVBENCH_ENGINE_PYTHON", str(root / "fake_engine" / "python"))
+        patch.setenv("KVBENCH_TEST_PYTHON", sys.executable)
+        patch.setenv("FAKE_TOY_FP8", "noise=0.4")
+        return run(tmp_path_factory.mktemp("judged"), *SMALL)
+
+
+def good_answers(folder: Path) -> list[tuple[str, str]]:
+    """What the baseline said to each text."""
+    records = store.read_quality(folder)
+    (reference,) = [p for p in records.passes if p.head.kind == "reference"]
+    said = {a.index: (a.text or "").strip() for a in reference.answers}
+    return [(p.passage.strip(), said[p.index]) for p in records.prompts]
+
+
+def judged(stored: Path, tmp_path: Path, url: str, name: str) -> dict:  # type: ignore[type-arg]
+    words = ["judge", str(stored), "--judge-url", url, "--judge-model", name]
+    words += ["--reports", str(tmp_path), "--json"]
+    found = CliRunner().invoke(build(words), words, catch_exceptions=False)
+    assert found.exit_code == 0
+    return json.loads(found.stdout)  # type: ignore[no-any-return]
+
+
+def test_a_perfect_judge_passes_and_gives_the_known_verdict(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVBENCH_JUDGE_API_KEY", SECRET)
+    with serving(scripted(perfect(good_answers(stored)))) as judge:
+        found = judged(stored, tmp_path, judge.url, "perfect/one")
+    assert found["reliable"] is True
+    assert found["unreliable_because"] == []
+    assert {c["kind"]: (c["right"] == c["asked"] >= 4) for c in found["controls"]} == {
+        "identical": True,
+        "degraded": True,
+        "known": True,
+    }
+    (fp8,) = found["variants"]
+    # It knows the baseline's answers to be good and the variant's others not: every pair that
+    # is not word for word the same is lost.
+    assert fp8["losses"] == fp8["pairs"] - fp8["identical"] > 0
+    assert fp8["wins"] == 0
+    assert fp8["non_inferior"] is False
+    page = Path(found["report"]).read_text()
+    assert "passed its controls" in page
+    kept = "".join(p.read_text() for p in stored.rglob("judge*.json*"))
+    assert '"perfect/one"' in kept
+    assert SECRET not in kept
+    assert SECRET not in page
+
+
+def test_a_judge_that_always_says_a_is_exposed_and_its_verdict_withheld(
+    stored: Path, tmp_path: Path
+) -> None:
+    with serving(scripted(always_a)) as judge:
+        found = judged(stored, tmp_path, judge.url, "biased")
+    assert found["reliable"] is False
+    assert found["position_bias"]["value"] == 1.0
+    assert found["variants"][0]["wins"] is None
+    page = Path(found["report"]).read_text()
+    assert "not reliable" in page
+    assert "verdict on the variants is withheld" in page
+
+
+def test_a_judge_that_was_asked_once_is_not_asked_again(stored: Path, tmp_path: Path) -> None:
+    with serving(scripted(always_a)) as judge:
+        judged(stored, tmp_path, judge.url, "again")
+        first = len(judge.asked)
+        judged(stored, tmp_path, judge.url, "again")
+        assert len(judge.asked) == first > 0
+
+
+def test_a_judge_that_is_not_there_is_told_with_the_next_move(stored: Path) -> None:
+    words = ["judge", str(stored), "--judge-url", "http://127.0.0.1:9/v1", "--judge-model", "none"]
+    with pytest.raises(KvbenchError, match="can't be asked"):
+        CliRunner().invoke(build(words), words, catch_exceptions=False)
+    heads = {j.head.judge_id: j.head for j in store.read_quality(stored).judges}
+    assert heads["none"].status == "failed"
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://u:p@host/v1", "http://host/v1?key=1", "host"])
+def test_a_url_that_could_not_be_stored_is_refused(stored: Path, url: str) -> None:
+    words = ["judge", str(stored), "--judge-url", url, "--judge-model", "m"]
+    with pytest.raises(InputError):
+        CliRunner().invoke(build(words), words, catch_exceptions=False)
+
+
+def test_the_baselines_own_server_judges_at_its_second_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_engine: None
+) -> None:
+    monkeypatch.setenv("FAKE_TOY_FP8", "noise=0.4")
+    monkeypatch.setenv("FAKE_TOY", "judge=A")
+    folder = run(tmp_path, "quality.num_prompts=10", "quality.needles=null", "quality.judge=self")
+    (judge,) = store.read_quality(folder).judges
+    assert (judge.head.judge_id, judge.head.is_self, judge.head.status) == ("self", True, "sealed")
+    assert {j.verdict for j in judge.judgements} == {"A"}
