@@ -56,6 +56,10 @@ Ahead = Annotated[
         help="Keep two steps in flight, as engines from 0.26 do on CUDA.",
     ),
 ]
+NoHybrid = Annotated[
+    bool,
+    typer.Option(help="Allocate windows in full, as engines did that lacked or disabled them."),
+]
 Dtype = Annotated[str, typer.Option(help="Dtype of weights and activations.")]
 Quantization = Annotated[
     str | None, typer.Option(help="As --quantization, for the weight estimate.")
@@ -89,6 +93,7 @@ def calc(
     num_speculative_tokens: Drafts = 0,
     prefix_caching: PrefixCaching = None,
     async_scheduling: Ahead = False,
+    disable_hybrid_kv_cache_manager: NoHybrid = False,
     dtype: Dtype = "auto",
     quantization: Quantization = None,
     device: DeviceName = "cuda",
@@ -115,6 +120,7 @@ def calc(
         num_speculative_tokens=num_speculative_tokens,
         batches_in_flight=2 if async_scheduling else 1,
         quantization=quantization,
+        disable_hybrid_kv_cache_manager=disable_hybrid_kv_cache_manager,
     )
     spec = model_spec(_config(model, hf_overrides), name=model)
     variants = variants_of(spec, settings, compare)

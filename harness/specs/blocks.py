@@ -103,7 +103,15 @@ def is_sparse(fields: Fields, index: int) -> bool:
 def layer_letters(fields: Fields) -> str:
     """The layer pattern where each layer is either a mixer or a feed-forward block."""
     pattern = fields.get("hybrid_override_pattern")
-    return pattern if isinstance(pattern, str) else ""
+    if isinstance(pattern, str):
+        return pattern
+    listed = fields.get("layers_block_type", ())
+    if not {"mlp", "moe"} & set(listed):
+        return ""
+    return "".join(_LETTERS.get(str(kind), "?") for kind in listed)
+
+
+_LETTERS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 
 
 def _dense_width(fields: Fields) -> int:

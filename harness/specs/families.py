@@ -458,6 +458,9 @@ _RULES: dict[str, LayerRule] = {
     "mamba2": _only_recurrent(recurrent.plain_grouped_scan),
 }
 
+#: Model classes that know no attention at all; a hybrid class stays one without attention layers.
+ATTENTION_FREE = frozenset({"mamba", "falcon_mamba", "mamba2"})
+
 _REFUSED = {
     "deepseek_v4": "compress_ratios: several compressed caches with layouts of their own",
     "deepseek_v41": "compress_ratios: several compressed caches with layouts of their own",

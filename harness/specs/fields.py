@@ -112,10 +112,20 @@ class Fields:
     @property
     def layer_count(self) -> int:
         """Layers of the model, those without a cache included."""
+        count = self.optional_integer(*_LAYERS)
+        if count is None and (spelled := self._spelled_layers()):
+            return spelled
         count = self.integer(*_LAYERS)
         if count == 0:
             raise ModelConfigError("num_hidden_layers is 0", where=self.name)
         return count
+
+    def _spelled_layers(self) -> int:
+        """Some configs list or spell their layers and state no count."""
+        for key in ("layers_block_type", "hybrid_override_pattern", "block_configs"):
+            if isinstance(found := self.get(key), list | str):
+                return len(found)
+        return 0
 
     @property
     def heads(self) -> int:

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.errors import ModelConfigError, NotFound, did_you_mean
-from harness.specs.families import cached_layers, draft_layers
+from harness.specs.families import ATTENTION_FREE, cached_layers, draft_layers
 from harness.specs.fields import Fields
 from harness.specs.layers import AttentionLayer, Layer, RecurrentLayer
 from harness.specs.quantization import checkpoint_kv_dtype
@@ -63,6 +63,11 @@ class ModelSpec:
     def is_hybrid(self) -> bool:
         """Whether recurrent layers stand beside attention layers."""
         return bool(self.recurrent_layers)
+
+    @property
+    def attention_free(self) -> bool:
+        """Whether the model class has no attention, so that prefix caching is off by default."""
+        return self.model_type in ATTENTION_FREE
 
     @property
     def uses_mla(self) -> bool:

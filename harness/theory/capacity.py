@@ -225,6 +225,8 @@ def _notes(
         notes.append(
             "prefix caching is taken to be on (the engine's default): it costs a state more"
         )
+    if settings.num_speculative_tokens and not model.draft_layers:
+        notes.append("draft layers are not counted: the config names none of its own")
     if model.uses_mla and settings.device == "cuda" and settings.block_size is None:
         notes.append(
             "block size 16 is assumed; FlashMLA uses 64: pass block_size as it was printed"

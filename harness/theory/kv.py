@@ -276,10 +276,10 @@ def _states(layer: RecurrentLayer, model: ModelSpec, settings: EngineSettings) -
 
     One, and one per speculative token. While prefix caching aligns states to blocks, the one
     before stays, and so do those saved within a prefill. Prefix caching is on unless it was turned
-    off, or the model has no attention at all.
+    off, or the model class has no attention at all.
     """
     caching = settings.enable_prefix_caching
-    aligned = bool(model.attention_layers) if caching is None else caching
+    aligned = not model.attention_free if caching is None else caching
     return 1 + settings.num_speculative_tokens + (1 + layer.checkpoints if aligned else 0)
 
 

@@ -43,6 +43,10 @@ def _case(label: str, model: str, fields: dict[str, Any] | None = None, **flags:
     return EngineCase(label, config, {"max_model_len": length, **flags})
 
 
+def _drafts(count: int) -> dict[str, Any]:
+    return {"speculative_config": {"method": "mtp", "num_speculative_tokens": count}}
+
+
 #: One of each kind of layout, in both dtypes where they differ: in every run of the suite.
 FAST = (
     _case("full attention", "meta-llama/Llama-3.1-8B-Instruct"),
@@ -133,6 +137,29 @@ _SETTINGS = (
         "nvidia/NVIDIA-Nemotron-Nano-9B-v2",
         tensor_parallel_size=2,
         enable_prefix_caching=False,
+    ),
+    _case("hybrid with one draft token", "Qwen/Qwen3-Next-80B-A3B-Instruct", **_drafts(1)),
+    _case(
+        "hybrid with two draft tokens over 2 GPUs",
+        "Qwen/Qwen3-Next-80B-A3B-Instruct",
+        tensor_parallel_size=2,
+        **_drafts(2),
+    ),
+    _case("latent with a draft layer", "deepseek-ai/DeepSeek-V3", **_drafts(1)),
+    _case("full attention with a draft layer", "zai-org/GLM-4.5-Air", **_drafts(1)),
+    _case(
+        "drafts from the prompt",
+        "nvidia/Nemotron-H-8B-Base-8K",
+        speculative_config={
+            "method": "ngram",
+            "num_speculative_tokens": 3,
+            "prompt_lookup_max": 4,
+        },
+    ),
+    _case(
+        "a hybrid class without attention layers",
+        "ibm-granite/granite-4.0-h-tiny",
+        {"layer_types": ["mamba"] * 40},
     ),
     _case("one group over 2 GPUs", "ibm-granite/granite-4.0-h-small", tensor_parallel_size=2),
     _case("float32 states", "ibm-granite/granite-4.0-h-tiny", mamba_ssm_cache_dtype="float32"),

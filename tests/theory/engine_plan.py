@@ -61,6 +61,9 @@ def specs_of_stage(vllm_config, tensor_parallel: int, stages: int, stage: int):
     torch.set_default_dtype(vllm_config.model_config.dtype)
     with set_current_vllm_config(vllm_config), torch.device("meta"):
         initialize_model(vllm_config=vllm_config)
+        drafting = vllm_config.speculative_config
+        if drafting is not None and drafting.method == "mtp":
+            initialize_model(vllm_config=vllm_config, model_config=drafting.draft_model_config)
     with set_current_vllm_config(vllm_config):
         current_platform.update_block_size_for_backend(vllm_config)
         return get_kv_cache_spec(vllm_config)
