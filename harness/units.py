@@ -45,7 +45,10 @@ def _scaled(text: str, units: dict[str, int], kind: str, example: str) -> int:
         raise ValueError(
             f"{text!r} is not a {kind}; write a number with one of {legal}, as {example}"
         )
-    return round(float(match[1]) * units[match[2].lower()])
+    scaled = float(match[1]) * units[match[2].lower()]
+    if not math.isfinite(scaled):
+        raise ValueError(f"{text[:40]!r}… is beyond every {kind}")
+    return round(scaled)
 
 
 def parse_bytes(text: str | int) -> Bytes:

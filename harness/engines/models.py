@@ -51,11 +51,21 @@ def describe(name: str) -> ResolvedModel:
     return _local_or_hub(name)
 
 
+def _folder(name: str) -> Path | None:
+    """The folder of that name; None if there is none or no folder can be called that."""
+    try:
+        folder = Path(name).expanduser()
+        return folder if folder.is_dir() else None
+    except (OSError, ValueError, RuntimeError):
+        # Longer than a file name may be, or the home of a user that nobody knows.
+        return None
+
+
 def _local_or_hub(name: str) -> ResolvedModel:
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    folder = _folder(name)
+    if folder is not None:
         return ResolvedModel(name, str(folder.resolve()), True, read_config(folder))
-    if folder.is_absolute() or name.startswith(("./", "../", "~")):
+    if name.startswith(("/", "./", "../", "~")):
         raise NotFound(
             f"the model folder {name!r} does not exist",
             legal=["an embedded model: " + ", ".join(embedded.EMBEDDED), "a folder", "a hub id"],

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import ValidationError
 
@@ -262,17 +262,28 @@ def _check_attach(values: dict[str, Any], spot: _Spot) -> None:
                 next_move=f"leave out either `attach` or `{key}`",
             )
     url = values["attach"]
-    parts = urlsplit(url) if isinstance(url, str) else None
+    parts = _url_parts(url)
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise spot.fail(
             f"{url!r} is no URL of a server", ("attach",), legal=["http://host:port/v1"]
         )
-    if parts.username or parts.password or parts.query:
+    if parts.username or parts.password or parts.query or parts.fragment:
         raise spot.fail(
             "a URL with a name, password or query would be stored with the results",
             ("attach",),
             next_move="export the key as OPENAI_API_KEY and give the bare URL",
         )
+
+
+def _url_parts(url: Any) -> SplitResult | None:
+    """The parts of a URL, None if it can't be one (also: no such port, a blank inside)."""
+    if not isinstance(url, str) or not url.isascii() or any(c.isspace() for c in url):
+        return None
+    try:
+        parts = urlsplit(url)
+        return parts if parts.port is None or parts.port > 0 else None
+    except ValueError:
+        return None
 
 
 def _expand_workloads(given: Any, spot: _Spot) -> tuple[list[dict[str, Any]], list[int]]:
@@ -320,6 +331,12 @@ def _validate(values: dict[str, Any], spot: _Spot, origins: Sequence[int]) -> Sc
         ) from None
 
 
+#: Steps of pydantic's paths that nobody wrote.
+_OF_PYDANTIC = ("function-", "list[", "dict[", "[key]")
+#: How much of a wrong value is quoted.
+_QUOTED = 100
+
+
 def _written_path(loc: tuple[int | str, ...], origins: Sequence[int]) -> KeyPath:
     """The key path as the user wrote it, from pydantic's, which follows the models."""
     path = list(loc)
@@ -329,7 +346,7 @@ def _written_path(loc: tuple[int | str, ...], origins: Sequence[int]) -> KeyPath
         del path[2]
     if path[:1] == ["kv_budget"]:
         path = ["kv_budget"]
-    return tuple(part for part in path if not str(part).startswith(("function-", "list[", "dict[")))
+    return tuple(part for part in path if not str(part).startswith(_OF_PYDANTIC))
 
 
 def _explain(error: Any, path: KeyPath) -> str:
@@ -341,7 +358,8 @@ def _explain(error: Any, path: KeyPath) -> str:
     message = str(error["msg"]).removeprefix("Value error, ")
     if kind == "value_error" or isinstance(given, dict | list):
         return message
-    return f"{message} (given: {given!r})"
+    quoted = repr(given)
+    return f"{message} (given: {quoted if len(quoted) <= _QUOTED else quoted[:_QUOTED] + '…'})"
 
 
 def _legal_keys(path: KeyPath) -> Sequence[str]:

@@ -1,8 +1,9 @@
 """YAML text → plain values, with the line of every key kept for error messages.
 
 Built on PyYAML's safe loader: no tags beyond the standard ones, no aliases (a scenario has no
-use for them, and nested ones can be made to expand without bound), no key given twice. Dates
-stay text.
+use for them, and nested ones can be made to expand without bound), no key given twice, no key
+that YAML reads as anything but text. Dates stay text. Values that nothing downstream could store,
+print or pass on (``plain``) are refused here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import yaml
 
 from harness.errors import NotFound, ScenarioError
+from harness.scenario.plain import faults
 
 KeyPath = tuple[str | int, ...]
 
@@ -46,6 +48,9 @@ def dotted(path: KeyPath) -> str:
     return ".".join(str(part) for part in path)
 
 
+_TEXT_TAG = "tag:yaml.org,2002:str"
+
+
 class _Loader(yaml.SafeLoader):
     """The safe loader, without aliases and without dates."""
 
@@ -70,7 +75,19 @@ class _Loader(yaml.SafeLoader):
                     next_move="keep one of the two",
                 )
             seen[key] = line
+        self._refuse_odd_keys(node)
         return super().construct_mapping(node, deep)
+
+    def _refuse_odd_keys(self, node: yaml.MappingNode) -> None:
+        """YAML 1.1 reads ``on``, ``no``, ``1`` and an empty key as no text: no name, no flag."""
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode) and key_node.tag != _TEXT_TAG:
+                raise ScenarioError(
+                    f"YAML reads the key `{key_node.value}` as "
+                    f"{self.construct_object(key_node)!r}, not as text",
+                    where=f"{self.name}:{key_node.start_mark.line + 1}",
+                    next_move=f'put it in quotes: "{key_node.value}"',
+                )
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -116,30 +133,48 @@ def parse_document(text: str, *, source: str) -> Document:
         )
     lines: dict[KeyPath, int] = {}
     _collect_lines(node, (), lines)
-    return Document(source, values, lines)
+    document = Document(source, values, lines)
+    for fault, path in faults(values):
+        raise ScenarioError(fault, where=document.where(path))
+    return document
 
 
 def parse_value(text: str, *, source: str) -> Any:
     """Parse the right-hand side of a ``--set key=value`` as YAML (so ``[1, 4]`` is a list)."""
-    return _parse(text, source)[1]
+    value = _parse(text, source)[1]
+    for fault, _ in faults(value):
+        raise ScenarioError(fault, where=source)
+    return value
 
 
 def _parse(text: str, source: str) -> tuple[yaml.Node | None, Any]:
-    loader = _Loader(text)
-    loader.name = source
+    loader = None
     try:
+        loader = _Loader(text)
+        loader.name = source
         node = loader.get_single_node()
         return node, None if node is None else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{source}:{mark.line + 1}" if mark is not None else source
         raise ScenarioError(f"not valid YAML: {error.problem}", where=where) from None
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise ScenarioError(
+            f"not valid YAML: the character U+{_code_point(error.character):04X} is not allowed",
+            where=f"{source}:{line}",
+        ) from None
     except (yaml.YAMLError, ValueError) as error:
         raise ScenarioError(f"not valid YAML: {error}", where=source) from None
     except RecursionError:
         raise ScenarioError("nested too deeply to be a scenario", where=source) from None
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
+
+
+def _code_point(character: str | int) -> int:
+    return character if isinstance(character, int) else ord(character)
 
 
 def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -36,6 +37,32 @@ RESERVED_FLAGS = {
     "ssl_certfile": "the client speaks plain HTTP on 127.0.0.1",
 }
 _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+#: The same for flags, among which `max_num_batched_tokens` is none.
+_SECRET_FLAG = re.compile(
+    r"(^|[_.-])(api_?key|access_?key|token|secret|passw(or)?d|credentials?)$", re.IGNORECASE
+)
+#: Flags that kvbench reads, too (the KV theory rests on them), and what they have to be.
+_WHOLE_FLAGS = (
+    "block_size",
+    "max_model_len",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "decode_context_parallel_size",
+    "num_gpu_blocks_override",
+    "kv_cache_memory_bytes",
+)
+_TEXT_FLAGS = (
+    "kv_cache_dtype",
+    "dtype",
+    "quantization",
+    "load_format",
+    "mamba_cache_dtype",
+    "mamba_ssm_cache_dtype",
+)
+_SWITCH_FLAGS = ("enable_prefix_caching", "disable_hybrid_kv_cache_manager", "async_scheduling")
+_MAPPING_FLAGS = ("hf_overrides", "speculative_config")
 _FLAG_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*")
 
 FlagValue = bool | int | float | str | list[Any] | dict[str, Any] | None
@@ -51,7 +78,7 @@ def _bytes(value: Any) -> Any:
 
 
 TokenCount = Annotated[int, BeforeValidator(_tokens), Field(ge=1, le=100_000_000)]
-ByteCount = Annotated[int, BeforeValidator(_bytes), Field(ge=1)]
+ByteCount = Annotated[int, BeforeValidator(_bytes), Field(ge=1, le=1 << 60)]
 
 
 class Strict(BaseModel):
@@ -65,7 +92,8 @@ def _number(value: Any) -> Any:
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Positive = Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)]
+#: From a microsecond to thirty years; beyond, sums and exponentials of it would overflow.
+Positive = Annotated[float, BeforeValidator(_number), Field(ge=1e-6, le=1e9, allow_inf_nan=False)]
 
 
 class LengthMix(Strict):
@@ -77,7 +105,7 @@ class LengthMix(Strict):
 
     context_median: TokenCount
     output_median: TokenCount | None = None
-    sigma: Positive = 1.0
+    sigma: Annotated[Positive, Field(le=10.0)] = 1.0
 
 
 class Workload(Strict):
@@ -94,7 +122,7 @@ class Workload(Strict):
     any takes the next.
     """
 
-    name: str | None = Field(default=None, min_length=1, max_length=100)
+    name: Annotated[Name | None, Field()] = None
     context_tokens: TokenCount
     output_tokens: TokenCount
     num_prompts: Annotated[int, Field(ge=1, le=10_000_000)]
@@ -239,7 +267,37 @@ def check_flags(flags: Flags) -> Flags:
             raise ValueError(
                 f"{name!r} is no vLLM flag in snake case (--kv-cache-dtype is kv_cache_dtype)"
             )
+        if (secret := _secret_in(name, flags[name])) is not None:
+            raise ValueError(
+                f"{secret!r} looks like a secret, and flags are stored with the results: export "
+                "it in your shell instead (HF_TOKEN is handed on to the server)"
+            )
+        _check_flag_type(flag, flags[name])
     return flags
+
+
+def _secret_in(name: str, value: Any) -> str | None:
+    """The name of the flag, or of a key inside its value, that looks like a secret's."""
+    if _SECRET_FLAG.search(name):
+        return name
+    inside = value.items() if isinstance(value, dict) else ()
+    found = (_secret_in(str(key), item) for key, item in inside)
+    return next((secret for secret in found if secret is not None), None)
+
+
+def _check_flag_type(name: str, value: Any) -> None:
+    """The engine's parser judges flags when it starts; those that we read can't wait for that."""
+    if value is None:
+        return
+    if name in _WHOLE_FLAGS and (not isinstance(value, int) or value is True or value < 1):
+        raise ValueError(f"{name} is a whole number from 1 up (given: {value!r})")
+    for names, kind, what in (
+        (_TEXT_FLAGS, str, "text"),
+        (_SWITCH_FLAGS, bool, "true or false"),
+        (_MAPPING_FLAGS, dict, "a mapping"),
+    ):
+        if name in names and not isinstance(value, kind):
+            raise ValueError(f"{name} is {what} (given: {value!r})")
 
 
 def check_env(env: dict[str, str]) -> dict[str, str]:
@@ -368,6 +426,15 @@ class Variant(Strict):
     _env_is_legal = field_validator("env")(check_env)
 
 
+def _one_line(name: str) -> str:
+    if not name.strip() or "\n" in name or "\t" in name:
+        raise ValueError(f"a name is one line of text, and not a blank one (given: {name!r})")
+    return name
+
+
+Name = Annotated[str, Field(max_length=100), AfterValidator(_one_line)]
+
+
 class Scenario(Strict):
     """A scenario resolved for one profile: everything that decides which trials are run.
 
@@ -375,7 +442,7 @@ class Scenario(Strict):
     """
 
     schema_: Literal[1] = Field(alias="schema")
-    name: str = Field(min_length=1, max_length=100)
+    name: Name
     question: str = Field(default="", max_length=1000)
     claims: tuple[Annotated[str, Field(pattern=r"^C([1-9]|1[0-5])$")], ...] = Field(
         default=(), strict=False
@@ -387,7 +454,7 @@ class Scenario(Strict):
     baseline: str
     server: ServerFlags
     env: ServerEnv
-    variants: dict[str, Variant]
+    variants: dict[Name, Variant] = Field(min_length=1)
     kv_budget: KvBudget = KvBudget()
     workloads: tuple[Workload, ...] = Field(strict=False, min_length=1)
     repeats: Annotated[int, Field(ge=1, le=1000)] = 3

@@ -138,10 +138,15 @@ def read_config(path_or_name: str | Path) -> Mapping[str, Any]:
         ModelConfigError: the file isn't a JSON object.
     """
     path = Path(path_or_name)
-    file = path / "config.json" if path.is_dir() else path
-    if file.is_file():
-        return _parse(file)
-    if path.is_dir():
+    try:
+        is_folder = path.is_dir()
+        file = path / "config.json" if is_folder else path
+        if file.is_file():
+            return _parse(file)
+    except (OSError, ValueError):
+        # No file can have that name (too long), or we may not look there.
+        is_folder = False
+    if is_folder:
         raise NotFound("the folder holds no config.json", where=str(path))
     if (config := shipped_config(str(path_or_name))) is not None:
         return config
@@ -155,7 +160,7 @@ def read_config(path_or_name: str | Path) -> Mapping[str, Any]:
 def _parse(file: Path) -> Mapping[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelConfigError(f"not readable as JSON: {error}", where=str(file)) from error
     if not isinstance(config, dict):
         raise ModelConfigError("a model config must be a JSON object", where=str(file))

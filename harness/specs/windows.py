@@ -58,7 +58,9 @@ def listed_layer_types(fields: Fields) -> list[str] | None:
     listed = fields.get("layer_types")
     if listed is None:
         return None
-    if not isinstance(listed, list | tuple) or len(listed) < fields.layer_count:
+    if not isinstance(listed, list | tuple):
+        raise ModelConfigError(f"layer_types is no list: {listed!r}", where=fields.name)
+    if len(listed) < fields.layer_count:
         raise ModelConfigError(
             f"layer_types has {len(listed)} entries for {fields.layer_count} layers",
             where=fields.name,
