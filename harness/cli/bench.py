@@ -79,13 +79,13 @@ def _tell(folder: Path, reports: Path, *, as_json: bool, strict: bool) -> None:
     began = time.monotonic()
     record, trials = read_bench(folder)
     analysis = analyse(record, trials, read_quality(folder))
-    html = build_report(folder, reports_root=reports).html
+    paths = build_report(folder, reports_root=reports)
     report_s = time.monotonic() - began
     if as_json:
         figures = to_json(analysis)
-        typer.echo(json.dumps({**figures, "run": str(folder), "report": str(html)}, indent=2))
+        typer.echo(json.dumps({**figures, "run": str(folder), "report": str(paths.html)}, indent=2))
     else:
-        print_result(analysis, html, Console(highlight=False))
+        print_result(analysis, paths.html, Console(highlight=False), paths.leads)
         typer.echo(f"results: {folder}")
     typer.echo(_overhead_text(folder, report_s), err=True)
     _exit(analysis, strict)

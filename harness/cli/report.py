@@ -34,6 +34,6 @@ def report(
         figures = to_json(analysis)
         typer.echo(json.dumps({**figures, "run": str(folder), "report": str(paths.html)}, indent=2))
     else:
-        print_result(analysis, paths.html, Console(highlight=False))
+        print_result(analysis, paths.html, Console(highlight=False), paths.leads)
     if strict:
         strict_exit(analysis)

@@ -89,8 +89,8 @@ def _planned(
     scenario: Scenario, trial: Trial, model: models.ResolvedModel | None, budget: Budget
 ) -> PlannedTrial:
     if trial.engine == "reference":
-        reason = "transformers keeps no pool of blocks"
-        return PlannedTrial(trial, reference.command(), None, reason)
+        why = "transformers keeps no pool of blocks"
+        return PlannedTrial(trial, reference.command(), None, why)
     spec, reason = _model(trial, model)
     extra = _extra_flags(scenario, trial, spec, budget)
     command: tuple[str, ...] = ()

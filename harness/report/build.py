@@ -27,11 +27,12 @@ PAGE = "report.html"
 
 @dataclass(frozen=True, slots=True)
 class ReportPaths:
-    """What was written: the page, and each chart as PNG and as SVG."""
+    """What was written: the page, each chart as PNG and as SVG; the sections' findings."""
 
     html: Path
     pngs: tuple[Path, ...]
     svgs: tuple[Path, ...] = ()
+    leads: tuple[str, ...] = ()
 
 
 def build_report(run_dir: Path, *, reports_root: Path | None = None) -> ReportPaths:
@@ -79,4 +80,5 @@ def write_report(
         html=path,
         pngs=tuple(plate.picture.png for plate in all_plates),
         svgs=tuple(plate.picture.svg for plate in all_plates),
+        leads=tuple(drawn.section.lead for drawn in sections),
     )

@@ -316,7 +316,6 @@ def heads_section(
     pools = [kv for kv in analysis.kv if kv.variant in heads]
     if len({heads[kv.variant] for kv in pools}) < 2:
         return None
-    rows = tuple(_heads_row(analysis, kv, heads, pools[0]) for kv in pools)
     exact = all(kv.agrees for kv in pools)
     told = ", ".join(
         f"{kv.variant} ({heads[kv.variant]} KV heads) {format_ratio(kv.capacity_ratio)}"
@@ -335,23 +334,7 @@ def heads_section(
             f"Against {pools[0].variant} with {heads[pools[0].variant]} KV heads the same bytes "
             f"hold {told} the tokens{', exactly as predicted' if exact else ''}."
         ),
-        grids=(
-            Grid(
-                "The same model with other numbers of KV heads, in the same bytes",
-                (
-                    "variant",
-                    "KV heads",
-                    "bytes per token",
-                    "tokens predicted",
-                    "tokens granted",
-                    "capacity by heads",
-                    "capacity measured",
-                    "output throughput",
-                ),
-                rows,
-                numeric=frozenset(range(1, 8)),
-            ),
-        ),
+        grids=(_heads_grid(analysis, pools, heads),),
         measured=(
             (
                 "Pool and throughput of the same model with its KV heads overridden and random "
@@ -372,6 +355,24 @@ def _kv_heads(records: Sequence[TrialRecord]) -> dict[str, int]:
         if isinstance(heads, int):
             found[record.run.trial.variant] = heads
     return found
+
+
+def _heads_grid(analysis: Analysis, pools: Sequence[KvComparison], heads: dict[str, int]) -> Grid:
+    return Grid(
+        "The same model with other numbers of KV heads, in the same bytes",
+        (
+            "variant",
+            "KV heads",
+            "bytes per token",
+            "tokens predicted",
+            "tokens granted",
+            "capacity by heads",
+            "capacity measured",
+            "output throughput",
+        ),
+        tuple(_heads_row(analysis, kv, heads, pools[0]) for kv in pools),
+        numeric=frozenset(range(1, 8)),
+    )
 
 
 def _heads_row(
@@ -439,10 +440,19 @@ def window_section(
                 "and the pool that the engine granted, under the same weights."
             ),
         ),
-        not_covered=(
-            "Quality: these weights were trained without this window. Whether text before it is "
-            "lost is a question for a quality run, best of a model made with a window."
-        ),
+        not_covered=_window_limits(analysis),
+    )
+
+
+def _window_limits(analysis: Analysis) -> str:
+    asked = (
+        "What it costs in answers is told under answer quality"
+        if analysis.quality is not None
+        else "What it costs in answers was not asked in this run"
+    )
+    return (
+        f"{asked}. These weights were trained without this window, which makes the loss larger "
+        "than a model made with one would show; models that mix windowed and full layers."
     )
 
 

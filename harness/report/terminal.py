@@ -7,6 +7,7 @@ is no terminal. Not covered: evidence, definitions and doubts in full, which are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+#: More tables than these scroll the answer away.
+MAX_TABLES = 4
 #: The rows that fit on one screen.
 ROWS = (
     "kv.kv_bytes_per_token",
@@ -31,7 +34,12 @@ ROWS = (
 )
 
 
-def print_result(analysis: Analysis, report: Path | None, console: Console | None = None) -> None:
+def print_result(
+    analysis: Analysis,
+    report: Path | None,
+    console: Console | None = None,
+    leads: Sequence[str] = (),
+) -> None:
     """Print the answer, a table per workload and where the report lies, on stderr by default.
 
     Standard output stays free for ``--json``.
@@ -44,13 +52,17 @@ def print_result(analysis: Analysis, report: Path | None, console: Console | Non
     out.print(
         Text(_plain(f"{analysis.profile.upper()} profile  {analysis.scenario}"), style="bold")
     )
-    for comparison in analysis.comparisons:
+    for comparison in analysis.comparisons[:MAX_TABLES]:
         text = table(comparison)
         out.print(_drawn(text))
         for note in text.notes:
             line = Text(_plain(f" [{note.number}] {note.text}"), style="dim")
             out.print(line, no_wrap=True, overflow="ellipsis")
-    out.print(Text(_plain(found.lead), style="bold"))
+    if len(analysis.comparisons) > MAX_TABLES:
+        rest = len(analysis.comparisons) - MAX_TABLES
+        out.print(Text(f"… and {rest} more loads, in the report", style="dim"))
+    for lead in (*leads, found.lead):
+        out.print(Text(_plain(lead), style="bold"))
     for point in found.points:
         out.print(Text(_plain(f" • {point}")))
     for limit in found.limits:

@@ -51,3 +51,18 @@ def test_several_variants_are_stacked_in_columns() -> None:
     text = printed(*records.bench(variants=("fp16", "fp8", "fp8_e5m2")), width=120)
     assert "no difference" in text
     assert "2 variants were measured against fp16" in text
+
+
+def test_findings_of_strategies_come_first_and_many_loads_are_left_to_the_report() -> None:
+    loads = tuple(
+        {**records.EXERCISE, "name": f"load {number}", "concurrency": number}
+        for number in range(2, 8)
+    )
+    analysis = analyse(*records.bench(1, workloads=loads))
+    out = Console(record=True, width=120, file=io.StringIO())
+    print_result(analysis, None, out, leads=("The pool is full at 7.",))
+    text = out.export_text()
+    assert text.index("The pool is full at 7.") < text.index("fp8 holds")
+    assert "… and 2 more loads, in the report" in text
+    assert "load 5" in text
+    assert "load 6:" not in text
