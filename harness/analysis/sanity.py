@@ -107,11 +107,16 @@ def _perplexity(agreement: Agreement | None, what: str) -> list[str]:
         return []
     return [
         (
-            f"perplexity on {what} is {format_ratio(agreement.perplexity_ratio)} the baseline's "
+            f"perplexity on {what} is {_times(agreement.perplexity_ratio)} the baseline's "
             f"({format_count(agreement.baseline_perplexity, 1)} → "
             f"{format_count(agreement.perplexity, 1)})"
         )
     ]
+
+
+def _times(ratio: float) -> str:
+    """Digits that mean something: ``1.62×``, ``1,691×``."""
+    return f"{format_count(ratio)}×" if ratio >= 100 else format_ratio(ratio)
 
 
 def _top1(agreement: Agreement | None) -> list[str]:

@@ -71,7 +71,8 @@ def _counted(count: int, word: str) -> str:
 def _measured(quality: QualityAnalysis) -> Iterator[str]:
     for one in quality.variants:
         if one.kind == "variant":
-            yield f"{one.variant}: {standing_sentence(one, quality)}{_trend(one)}"
+            trend = "" if one.standing == "broken" else _trend(one)
+            yield f"{one.variant}: {standing_sentence(one, quality)}{trend}"
     floor = quality.floor
     if floor is not None and floor.status == "sealed":
         yield _floor(floor, quality)
@@ -80,7 +81,7 @@ def _measured(quality: QualityAnalysis) -> Iterator[str]:
         yield f"No noise floor: {why}. Nothing is called a difference."
     judges = sorted(quality.judges, key=lambda j: j is not best_judge(quality))
     for judge in judges:
-        yield " ".join(judge_sentences(judge))
+        yield " ".join(judge_sentences(judge, with_controls=False))
     if not judges:
         yield (
             "No judge was asked. `kvbench judge RUN --judge-url … --judge-model …` has the stored "
@@ -250,14 +251,16 @@ def _judge_grid(judges: Sequence[JudgeOutcome]) -> Grid:
 
 
 def _charts(analysis: Analysis, quality: QualityAnalysis) -> Iterator[Chart]:
-    lines = tuple(_line(analysis, quality, one) for one in quality.variants if one.by_position)
+    drawn = _drawn(quality)
+    lines = tuple(_line(analysis, quality, one) for one in drawn)
     if lines:
         yield Chart(
             "quality-kl-by-position",
             _position_title(quality),
             "Lower is closer to the baseline. Each mark is the mean over a stretch of prompt and "
             "answer, all prompts together; the dashed grey line is the baseline against itself. "
-            "The last stretch holds the baseline's own answers, which are easier than the texts.",
+            "The last stretch holds the baseline's own answers, which are easier than the texts."
+            + _off_scale(quality, drawn),
             "; ".join(_line_alt(line) for line in lines),
             lambda: quality_charts.by_position(lines),
         )
@@ -269,8 +272,24 @@ def _charts(analysis: Analysis, quality: QualityAnalysis) -> Iterator[Chart]:
             "A cell is a context length and the depth at which the needle stands in it (0 %: the "
             "beginning); dark is found. With four keys in the text one is asked for.",
             "; ".join(_map_alt(one) for one in maps),
-            lambda: quality_charts.needles(maps),
+            lambda: quality_charts.needles(maps, len(maps) // len({m.task for m in maps})),
         )
+
+
+def _drawn(quality: QualityAnalysis) -> list[VariantQuality]:
+    """Whose divergence is drawn: not that of broken text, which would flatten all others."""
+    known = [one for one in quality.variants if one.by_position]
+    sound = [one for one in known if one.standing != "broken"]
+    return sound if any(one.kind == "variant" for one in sound) else known
+
+
+def _off_scale(quality: QualityAnalysis, drawn: Sequence[VariantQuality]) -> str:
+    left = [
+        f"{one.variant} ({small(one.on_context.kl.value)} nats per token)"
+        for one in quality.variants
+        if one.by_position and one not in drawn and one.on_context is not None
+    ]
+    return f" Off the scale, and left out: {', '.join(left)}." if left else ""
 
 
 def _line(analysis: Analysis, quality: QualityAnalysis, one: VariantQuality) -> quality_charts.Line:
@@ -293,9 +312,10 @@ def _line_alt(line: quality_charts.Line) -> str:
 
 
 def _position_title(quality: QualityAnalysis) -> str:
-    trends = {one.trend for one in quality.variants if one.kind == "variant"}
+    drawn = [one for one in _drawn(quality) if one.kind == "variant"]
+    trends = {one.trend for one in drawn}
     if "grows" in trends:
-        names = [v.variant for v in quality.variants if v.kind == "variant" and v.trend == "grows"]
+        names = [one.variant for one in drawn if one.trend == "grows"]
         return f"The divergence of {', '.join(names)} from {quality.baseline} grows with position"
     if trends == {"no trend shown"}:
         return f"No growth of the divergence from {quality.baseline} along the context is shown"
@@ -328,6 +348,7 @@ def _map(label: str, task: str, found: Retrieval) -> quality_charts.HeatMap:
     depths = tuple(sorted({depth for depth, _ in cells}))
     return quality_charts.HeatMap(
         label=label,
+        task=task,
         contexts=contexts,
         depths=depths,
         shares=tuple(

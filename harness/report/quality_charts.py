@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+#: More heat maps than these in a row can't be read.
+MAX_COLUMNS = 4
 _NONE_FOUND, _ALL_FOUND = "#ffffff", "#0072b2"
 
 
@@ -34,6 +36,7 @@ class HeatMap:
     """Needles of one kind and server: shares by depth (rows) and context; None unasked."""
 
     label: str
+    task: str
     contexts: tuple[int, ...]
     depths: tuple[float, ...]
     shares: tuple[tuple[float | None, ...], ...]
@@ -62,13 +65,13 @@ def by_position(lines: Sequence[Line]) -> Figure:
     style.tick_text(axes.xaxis, lambda value: f"{value:,.0f}", 8)
     style.tick_text(axes.yaxis, lambda value: f"{value:.3g}")
     style.light_grid(axes, "y")
-    axes.legend(loc="upper left")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(4, len(lines)))
     return fig
 
 
-def needles(maps: Sequence[HeatMap]) -> Figure:
-    """One small heat map per server and kind of needle, the figures written into the cells."""
-    columns = min(3, len(maps))
+def needles(maps: Sequence[HeatMap], servers: int) -> Figure:
+    """A heat map per server (columns) and kind of needle (rows), figures written into the cells."""
+    columns = servers if servers <= MAX_COLUMNS else min(MAX_COLUMNS - 1, len(maps))
     rows = -(-len(maps) // columns)
     fig, grid = style.figure(0.6 + 2.1 * rows, nrows=rows, ncols=columns, squeeze=False)
     places = [axes for row in grid for axes in row]

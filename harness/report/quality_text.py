@@ -8,7 +8,7 @@ tables and charts (``quality``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from harness.analysis.judging import CONTROL_SHARE
 from harness.analysis.quality_results import (
@@ -32,7 +32,7 @@ def kl_text(kl: Range | None) -> str:
     """``0.0240 [0.0210, 0.0270]`` nats; three significant digits however small."""
     if kl is None:
         return DASH
-    if kl.low is None or kl.high is None:
+    if kl.low is None or kl.high is None or kl.low == kl.high:
         return small(kl.value)
     return f"{small(kl.value)} [{small(kl.low)}, {small(kl.high)}]"
 
@@ -129,6 +129,12 @@ def _its(names: list[str]) -> str:
     return "it" if len(names) == 1 else "theirs"
 
 
+def reasons_text(reasons: Sequence[str], most: int = 2) -> str:
+    """The first reasons, and how many more there are."""
+    more = f" (and {len(reasons) - most} more below)" if len(reasons) > most else ""
+    return "; ".join(reasons[:most]) + more
+
+
 def best_judge(quality: QualityAnalysis) -> JudgeOutcome | None:
     """The judge to speak of first: a reliable one, and rather another's than the baseline's."""
     ranked = sorted(
@@ -137,12 +143,13 @@ def best_judge(quality: QualityAnalysis) -> JudgeOutcome | None:
     return ranked[0] if ranked else None
 
 
-def judge_sentences(judge: JudgeOutcome) -> Iterator[str]:
-    """What one judge amounts to, sentence by sentence."""
+def judge_sentences(judge: JudgeOutcome, *, with_controls: bool = True) -> Iterator[str]:
+    """What one judge amounts to, sentence by sentence; its controls may stand in a table."""
     yield f"{_who(judge)} {_reliability(judge)}"
-    yield "Its controls, right in both orders: " + "; ".join(map(_control, judge.controls)) + "."
-    bias = share_text(judge.position_bias)
-    yield f"Its verdict followed the position in {bias} of the pairs."
+    if with_controls:
+        yield f"Its controls, right in both orders: {'; '.join(map(_control, judge.controls))}."
+        bias = share_text(judge.position_bias)
+        yield f"Its verdict followed the position in {bias} of the pairs."
     if judge.reliable:
         yield from (_verdict(one, judge) for one in judge.variants)
     yield _cost(judge)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from harness import units
 from harness.analysis.quality import gate_failures
 from harness.analysis.results import Analysis, Cell, Comparison, KvComparison, Row, Verdict
-from harness.report.quality_text import judge_clause, standing_sentence
+from harness.report.quality_text import judge_clause, reasons_text, standing_sentence
 from harness.report.tables import ratio_text, value_text
 
 #: More sentences about workloads than these bury the answer; the tables hold them all.
@@ -56,19 +56,23 @@ def answer(analysis: Analysis) -> Answer:
     quality = analysis.quality
     if quality is None or analysis.headline.trials_sealed == 0:
         return found
+    broken = gate_failures(quality)
     measured = [one for one in quality.variants if one.kind == "variant"]
     points = [
-        Point(f"Answers of {v.variant}", f": {standing_sentence(v, quality)}") for v in measured
+        Point(f"Answers of {one.variant}", f": {standing_sentence(one, quality)}")
+        for one in measured
+        if one.variant not in broken
     ]
     if measured:
         points.append(Point("Judge", f": {judge_clause(quality)}."))
-    broken = gate_failures(quality)
     if not broken:
         return Answer(found.lead, (*found.points, *points), found.limits)
     names = " and ".join(broken)
-    reasons = "; ".join(dict.fromkeys(why for reasons in broken.values() for why in reasons))
-    lead = f"The headline of {names} is invalid, because the text fails the sanity gate: {reasons}."
-    without = Point("Capacity and speed", f", which count for nothing until then: {found.lead}")
+    why = reasons_text([reason for reasons in broken.values() for reason in reasons])
+    lead = f"The headline of {names} is invalid, because the text fails the sanity gate: {why}."
+    without = Point(
+        "Capacity and speed", f" (those of {names} count for nothing until then): {found.lead}"
+    )
     return Answer(lead, (*points, without, *found.points), found.limits, withdrawn=True)
 
 
@@ -76,6 +80,12 @@ def _without_quality(analysis: Analysis) -> Answer:
     variants = [kv.variant for kv in analysis.kv if not kv.is_baseline]
     if analysis.headline.trials_sealed == 0:
         return Answer(_nothing(analysis), (), _limits(analysis))
+    if not analysis.kv and len(names := {trial.variant for trial in analysis.trials}) > 1:
+        lead = (
+            f"The reference engine ran {len(names)} variants ({', '.join(sorted(names))}), one "
+            "request at a time; what that shows stands in the page's own section."
+        )
+        return Answer(lead, (), _limits(analysis))
     if not variants or not analysis.comparisons:
         return Answer(_single_lead(analysis), _single_points(analysis), _limits(analysis))
     others = [kv for kv in analysis.kv if not kv.is_baseline]
