@@ -16,6 +16,7 @@ from harness.errors import KvbenchError
 from harness.execute.strategies import refusal
 from harness.record import BenchRecord, Run
 from harness.scenario import Scenario, Trial, Workload, expand, launch_groups, slugify
+from harness.scenario.load import NEEDLE_ANSWER_TOKENS
 from harness.store import read_manifest, read_run, runs_of
 from harness.theory.recompute import kv_computations
 from harness.units import Seconds, format_duration
@@ -76,7 +77,39 @@ def estimate(scenario: Scenario, root: Path) -> Estimate:
         for value, trial, no in zip(load_s, trials, refused, strict=True)
         if not no
     )
+    total_s += _quality_s(scenario, earlier, rates)
     return Estimate(total_s, launches, len(trials), _basis(earlier, known, len(trials), rates))
+
+
+def _quality_s(
+    scenario: Scenario, earlier: tuple[BenchRecord, Sequence[Run]] | None, rates: Rates
+) -> Seconds:
+    """The time that questions about quality take: as last time, else from the rates."""
+    if scenario.quality is None:
+        return 0.0
+    same = earlier is not None and earlier[0].scenario.get(
+        "quality"
+    ) == scenario.quality.model_dump(mode="json")
+    if earlier is not None and same and earlier[0].quality_s is not None:
+        return earlier[0].quality_s
+    return assumed_quality_s(scenario, rates)
+
+
+def assumed_quality_s(scenario: Scenario, rates: Rates) -> Seconds:
+    """One pass per variant and two of the baseline: every prompt answered, then scored again."""
+    quality = scenario.quality
+    if quality is None:
+        return 0.0
+    decode = rates.decode_tokens_per_s_per_stream
+    context = quality.context_tokens or scenario.workloads[0].context_tokens
+    task_s = 2 * context / rates.prefill_tokens_per_s + quality.answer_tokens / decode
+    grid = quality.needles
+    cells = 2 * len(grid.depths) * grid.per_cell if grid is not None else 0
+    needles_s = sum(
+        cells * (length / rates.prefill_tokens_per_s + NEEDLE_ANSWER_TOKENS / decode)
+        for length in (grid.context_tokens if grid is not None else ())
+    )
+    return (len(scenario.variants) + 1) * (quality.num_prompts * task_s + needles_s)
 
 
 def _assumed_s(trial: Trial, rates: Rates) -> Seconds:

@@ -317,6 +317,8 @@ def _position_title(quality: QualityAnalysis) -> str:
     if "grows" in trends:
         names = [one.variant for one in drawn if one.trend == "grows"]
         return f"The divergence of {', '.join(names)} from {quality.baseline} grows with position"
+    if trends == {"falls"}:
+        return f"The divergence from {quality.baseline} does not grow along the context"
     if trends == {"no trend shown"}:
         return f"No growth of the divergence from {quality.baseline} along the context is shown"
     return f"Divergence from {quality.baseline} along the context"
@@ -339,16 +341,17 @@ def _maps(quality: QualityAnalysis) -> Iterator[quality_charts.HeatMap]:
     for task, words in _NAMES.items():
         for name, found in sides:
             if found is not None and any(cell.task == task for cell in found.cells):
-                yield _map(f"{name}: {words}", task, found)
+                yield _map(name, task, words, found)
 
 
-def _map(label: str, task: str, found: Retrieval) -> quality_charts.HeatMap:
+def _map(label: str, task: str, kind: str, found: Retrieval) -> quality_charts.HeatMap:
     cells = {(c.depth, c.context_tokens): c for c in found.cells if c.task == task}
     contexts = tuple(sorted({context for _, context in cells}))
     depths = tuple(sorted({depth for depth, _ in cells}))
     return quality_charts.HeatMap(
         label=label,
         task=task,
+        kind=kind,
         contexts=contexts,
         depths=depths,
         shares=tuple(
@@ -373,4 +376,4 @@ def _map_alt(one: quality_charts.HeatMap) -> str:
         + ", ".join(f"{text} at {context}" for text, context in zip(row, one.contexts, strict=True))
         for depth, row in zip(one.depths, one.texts, strict=True)
     ]
-    return f"{one.label}: {'; '.join(rows)}"
+    return f"{one.label}, {one.kind}: {'; '.join(rows)}"

@@ -37,6 +37,7 @@ class HeatMap:
 
     label: str
     task: str
+    kind: str
     contexts: tuple[int, ...]
     depths: tuple[float, ...]
     shares: tuple[tuple[float | None, ...], ...]
@@ -73,7 +74,7 @@ def needles(maps: Sequence[HeatMap], servers: int) -> Figure:
     """A heat map per server (columns) and kind of needle (rows), figures written into the cells."""
     columns = servers if servers <= MAX_COLUMNS else min(MAX_COLUMNS - 1, len(maps))
     rows = -(-len(maps) // columns)
-    fig, grid = style.figure(0.6 + 2.1 * rows, nrows=rows, ncols=columns, squeeze=False)
+    fig, grid = style.figure(0.6 + 2.2 * rows, nrows=rows, ncols=columns, squeeze=False)
     places = [axes for row in grid for axes in row]
     for axes, one in zip(places, maps, strict=False):
         _heat(axes, one)
@@ -112,7 +113,7 @@ def _heat(axes: Axes, one: HeatMap) -> None:
     axes.set_xticks([n + 0.5 for n in range(len(one.contexts))], [f"{c:,}" for c in one.contexts])
     axes.set_yticks([n + 0.5 for n in range(len(one.depths))], [f"{d:.0%}" for d in one.depths])
     axes.tick_params(length=0)
-    axes.set_title(style.drawable(one.label, 34))
+    axes.set_title(f"{style.drawable(one.label, 20)}\n{one.kind}", fontsize=9)
     axes.set_xlabel("context (tokens)")
     axes.set_ylabel("depth")
 
