@@ -1,0 +1,160 @@
+"""Quality on the page: opening, section, charts, and a headline that broken text voids."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness import store
+from harness.analysis.compare import analyse, to_json
+from harness.analysis.results import Analysis
+from harness.record import QualityPass, QualityRecords
+from harness.report import quality as section_of
+from harness.report.build import build_report
+from harness.report.sentence import answer
+from tests import records
+from tests.quality.toy import Toy
+from tests.quality.toy_records import toy_records
+from tests.report.stored import store_run
+
+NOISY = Toy(noise=0.4)
+BROKEN = Toy(weights=1)
+
+
+def analysis(variant: Toy = NOISY, **more: object) -> Analysis:
+    return analyse(*records.bench(), toy_records(variant, **more))
+
+
+def told(found: Analysis) -> str:
+    opening = answer(found)
+    return " ".join([opening.lead, *map(str, opening.points), *opening.limits])
+
+
+def test_a_difference_is_told_with_its_floor_and_the_lead_keeps_its_capacity() -> None:
+    found = analysis()
+    opening = answer(found)
+    assert opening.lead.startswith("In the same 112.50 MiB")
+    point = next(p for p in opening.points if p.about == "Answers of fp8")
+    assert "differ beyond fp16's own noise" in point.text
+    assert "floor 0" in point.text
+    assert "Answer quality was not measured" not in told(found)
+
+
+def test_answers_within_the_noise_are_called_indistinguishable() -> None:
+    assert "indistinguishable from fp16's own noise" in told(analysis(Toy()))
+
+
+def test_without_a_second_baseline_nothing_is_called_a_difference() -> None:
+    text = told(analysis(with_floor=False))
+    assert "without a noise floor" in text
+    assert "differ beyond" not in text
+
+
+def test_broken_text_voids_the_headline_and_every_finding_of_the_variant() -> None:
+    found = analysis(BROKEN)
+    opening = answer(found)
+    assert opening.lead.startswith("The headline of fp8 is invalid")
+    assert "perplexity" in opening.lead
+    fp8 = [f for f in found.headline.findings if f.variant == "fp8"]
+    assert fp8
+    assert {f.verdict for f in fp8} == {"invalid"}
+    assert all("quality_gate" in f.codes for f in fp8)
+    assert analysis().headline.findings != found.headline.findings
+
+
+def test_a_scale_warning_voids_the_headline_and_is_quoted() -> None:
+    line = "WARNING Using KV cache scaling factor 1.0 for fp8_e4m3."
+    found = analysis(Toy(), log_warnings=(line,))
+    assert answer(found).lead.startswith("The headline of fp8 is invalid")
+    assert line in answer(found).lead
+
+
+def test_a_pass_that_failed_is_told_with_its_reason() -> None:
+    stored = toy_records(NOISY)
+    head = QualityPass(
+        1, "variant-fp8", "variant", "fp8", "failed", (1,), 1, reverse=False, reason="it died"
+    )
+    passes = tuple(p for p in stored.passes if p.head.kind != "variant")
+    lost = replace(
+        stored, passes=(*passes, replace(stored.passes[0], head=head, answers=(), scores=()))
+    )
+    text = told(analyse(*records.bench(), lost))
+    assert "could not be measured: it died" in text
+
+
+def test_without_answers_nothing_is_said_but_that_they_were_not_measured() -> None:
+    found = analyse(*records.bench(), QualityRecords())
+    assert found.quality is None
+    assert "Answer quality was not measured" in told(found)
+    assert {c.code for c in found.cautions} >= {"quality_unmeasured"}
+    assert "quality_unmeasured" not in {c.code for c in analysis().cautions}
+
+
+def test_every_figure_is_in_the_json_too() -> None:
+    printed = to_json(analysis())["quality"]
+    (fp8,) = [v for v in printed["variants"] if v["variant"] == "fp8"]
+    assert fp8["standing"] == "differs"
+    assert fp8["on_answers"]["kl"]["value"] > 0
+    assert printed["baseline_retrieval"]["needles_asked"] == 4
+
+
+def test_the_section_has_the_floor_as_a_row_and_both_charts() -> None:
+    bench, trials = records.bench()
+    found = section_of.section(bench, trials, analysis())
+    assert found is not None
+    rows = [row[0] for row in found.grids[0].rows]
+    assert rows == ["fp16 again (noise floor)", "fp8"]
+    assert [chart.name for chart in found.charts] == ["quality-kl-by-position", "quality-needles"]
+    assert "1/1" in found.charts[1].alt
+    assert section_of.section(bench, trials, analyse(bench, trials)) is None
+
+
+@pytest.mark.parametrize("variant", [NOISY, BROKEN])
+def test_the_page_shows_it_and_the_charts_are_written(tmp_path: Path, variant: Toy) -> None:
+    bench, trials = records.bench(1)
+    run = store_run(bench, trials, tmp_path)
+    stored = toy_records(variant)
+    store.write_prompts(run, stored.prompts)
+    for record in stored.passes:
+        store.write_pass(run, record.head)
+        for answer_line in record.answers:
+            store.answers_file(run, record.head.pass_id).append(answer_line)
+        for score_line in record.scores:
+            store.scores_file(run, record.head.pass_id).append(score_line)
+    assert store.read_quality(run).passes == tuple(
+        sorted(stored.passes, key=lambda p: p.head.pass_id)
+    )
+    paths = build_report(run, reports_root=tmp_path / "reports")
+    page = paths.html.read_text()
+    assert 'id="quality"' in page
+    assert "Retrieval and sanity gate" in page
+    assert {p.name for p in paths.pngs} >= {"quality-needles.png", "quality-kl-by-position.png"}
+    assert ("The headline of fp8 is invalid" in page) is (variant is BROKEN)
+
+
+def test_hostile_text_of_a_user_stays_text(tmp_path: Path) -> None:
+    bench, trials = records.bench(1)
+    run = store_run(bench, trials, tmp_path)
+    stored = toy_records(NOISY, left_out=("line 2: <script>alert(1)</script>",))
+    store.write_prompts(run, stored.prompts)
+    for record in stored.passes:
+        store.write_pass(run, record.head)
+    page = build_report(run, reports_root=tmp_path / "reports").html.read_text()
+    assert "<script>" not in page
+
+
+def test_a_torn_line_is_counted_and_the_next_one_kept(tmp_path: Path) -> None:
+    stored = toy_records(NOISY)
+    (tmp_path / "run").mkdir()
+    run = tmp_path / "run"
+    store.write_pass(run, stored.passes[0].head)
+    lines = store.answers_file(run, "reference")
+    lines.append(stored.passes[0].answers[0])
+    with (run / "quality" / "reference" / "answers.jsonl").open("ab") as stream:
+        stream.write(b'{"index": 1, "text": "cut o')
+    lines.append(stored.passes[0].answers[2])
+    found = store.read_quality(run)
+    assert [a.index for a in found.passes[0].answers] == [0, 2]
+    assert found.damaged_lines == 1
