@@ -44,6 +44,11 @@ def _templates() -> Environment:
     )
 
 
+def render(template: str, context: dict[str, Any]) -> str:
+    """Fill one of our templates; everything in ``context`` is escaped but ``Markup``."""
+    return _templates().get_template(template).render(context)
+
+
 def page(
     bench: BenchRecord,
     trials: Sequence[TrialRecord],
@@ -79,7 +84,7 @@ def page(
         "bench_command": evidence.command_text(bench.command),
         "stamps": sorted({t.stamp for t in analysis.trials if t.status == "sealed"}),
     }
-    return _templates().get_template("report.html.j2").render(context)
+    return render("report.html.j2", context)
 
 
 def _opening(analysis: Analysis, sections: Sequence[Drawn]) -> Answer:

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.analysis.compare import analyse
+from harness.analysis.results import Analysis
+from harness.analysis.scoreboard import METRICS, ScoreRow, recommendation, scoreboard
+from harness.errors import InputError
+from harness.record import BenchRecord, TrialRecord
+from tests import records
+from tests.analysis import reference
+from tests.analysis.test_scaling import GROWING, NONE, with_cache, without_cache
+
+
+def pair(
+    bench: BenchRecord, trials: tuple[TrialRecord, ...] | list[TrialRecord]
+) -> tuple[BenchRecord, Analysis]:
+    return bench, analyse(bench, trials)
+
+
+def variants(bench: BenchRecord, given: dict[str, Any]) -> BenchRecord:
+    return replace(bench, scenario={**bench.scenario, "variants": given})
+
+
+def fp8(repeats: int = 3) -> tuple[BenchRecord, tuple[TrialRecord, ...]]:
+    bench, trials = records.bench(repeats)
+    flags = {name: {"flags": flags} for name, flags in records.VARIANTS.items()}
+    return variants(bench, flags), trials
+
+
+def row(*runs: tuple[BenchRecord, Analysis], variant: str = "fp8") -> ScoreRow:
+    return next(found for found in scoreboard(runs).rows if found.variant == variant)
+
+
+def test_fp8_halves_the_bytes_and_doubles_what_fits_as_the_engine_granted_it() -> None:
+    found = row(pair(*fp8()))
+    assert found.strategy == "KV dtype fp8"
+    assert (found.effort, found.change) == ("flags", "kv_cache_dtype=fp8")
+    # 40 blocks of 128 tokens in 16 bit, 80 in 8 bit, in the same bytes.
+    assert found.cells["memory"].value == pytest.approx(2.0)
+    assert found.cells["capacity"].value == pytest.approx(2.0)
+    assert found.cells["throughput"].low is not None
+    assert {found.cells[m].stamp for m in ("memory", "capacity", "throughput", "ttft")} == {
+        "measured"
+    }
+
+
+def test_a_row_is_judged_by_the_load_that_the_pool_limits() -> None:
+    assert (row(pair(*fp8())).workload_label or "").startswith("kv-bound")
+
+
+def test_quality_that_was_not_asked_for_is_not_measured_and_never_a_one() -> None:
+    cell = row(pair(*fp8())).cells["quality"]
+    assert (cell.stamp, cell.value) == ("not measured", None)
+
+
+def test_a_failed_variant_has_no_figure_and_keeps_its_reason() -> None:
+    bench, trials = fp8()
+    broken = [
+        records.failed(t, "CUDA out of memory", keep=0) if t.run.trial.variant == "fp8" else t
+        for t in trials
+    ]
+    cells = row(pair(bench, broken)).cells
+    assert {cells[m].stamp for m in METRICS} == {"failed"}
+    assert {cells[m].value for m in METRICS} == {None}
+    assert "CUDA out of memory" in (cells["throughput"].note or "")
+
+
+def test_a_failed_baseline_leaves_nothing_to_compare_with() -> None:
+    bench, trials = fp8()
+    broken = [
+        records.failed(t, "killed", keep=0) if t.run.trial.variant == "fp16" else t for t in trials
+    ]
+    cells = row(pair(bench, broken)).cells
+    assert {cells[m].stamp for m in METRICS} == {"failed"}
+    assert (cells["memory"].note or "").startswith("fp16: ")
+
+
+def test_a_skipped_variant_is_skipped_with_the_engines_reason() -> None:
+    bench, trials = fp8()
+    bench = replace(bench, skipped={"fp8": "the CPU backend lists auto"})
+    skipped = [
+        records.skipped(t, "the CPU backend lists auto") if t.run.trial.variant == "fp8" else t
+        for t in trials
+    ]
+    cells = row(pair(bench, skipped)).cells
+    assert {(cells[m].stamp, cells[m].note) for m in METRICS} == {
+        ("skipped", "the CPU backend lists auto")
+    }
+
+
+def test_a_variant_that_was_never_run_is_not_measured() -> None:
+    bench, trials = fp8()
+    bench = variants(bench, {**bench.scenario["variants"], "int4": {"flags": {}}})
+    cells = row(pair(bench, trials), variant="int4").cells
+    assert {cells[m].stamp for m in METRICS} == {"not measured"}
+
+
+def test_a_ratio_to_an_emulated_side_is_emulated_whichever_side_it_is() -> None:
+    bench, trials = fp8()
+    for side in ("fp16", "fp8"):
+        emulated = [
+            replace(t, run=replace(t.run, trial=replace(t.run.trial, stamp="emulated")))
+            if t.run.trial.variant == side
+            else t
+            for t in trials
+        ]
+        cells = row(pair(bench, emulated)).cells
+        known = {cells[m].stamp for m in METRICS if cells[m].value is not None}
+        assert known == {"emulated"}
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "name", "effort"),
+    [
+        ({"emulate": None}, {"emulate": "preallocation"}, "paging", "flags"),
+        ({"emulate": "preallocation"}, {}, "preallocation", "flags"),
+        (
+            {"env": {"KVBENCH_EVICTION": "sinks=4,window=64"}},
+            {},
+            "token eviction (sinks=4,window=64)",
+            "plugin",
+        ),
+        ({"flags": {"kv_offloading_size": 1}}, {}, "CPU offloading", "flags"),
+        (
+            {"flags": {"hf_overrides": {"sliding_window": 512}}},
+            {"flags": {"hf_overrides": {"sliding_window": None}}},
+            "sliding window of 512",
+            "model change",
+        ),
+        (
+            {"flags": {"hf_overrides": {"num_key_value_heads": 1}}},
+            {"flags": {"hf_overrides": {"num_key_value_heads": 9}}},
+            "1 KV head",
+            "model change",
+        ),
+        (
+            {"flags": {"enable_prefix_caching": True}},
+            {"flags": {"enable_prefix_caching": False}},
+            "prefix sharing",
+            "flags",
+        ),
+        ({"flags": {"max_num_seqs": 4}}, {}, "other settings", "flags"),
+    ],
+)
+def test_a_strategy_is_named_by_what_differs_from_the_baseline(
+    mine: dict[str, Any], theirs: dict[str, Any], name: str, effort: str
+) -> None:
+    bench, trials = fp8()
+    found = row(pair(variants(bench, {"fp16": theirs, "fp8": mine}), trials))
+    assert (found.strategy, found.effort) == (name, effort)
+
+
+def test_offloading_frees_no_pool_and_says_so() -> None:
+    bench, trials = fp8()
+    flags = {"fp16": {}, "fp8": {"flags": {"kv_offloading_size": 1}}}
+    cells = row(pair(variants(bench, flags), trials)).cells
+    assert cells["memory"].value is None
+    assert "host memory" in (cells["memory"].note or "")
+    assert cells["throughput"].value is not None
+
+
+def test_random_weights_have_no_quality() -> None:
+    bench, trials = fp8()
+    flags = {"fp16": {}, "fp8": {"flags": {"load_format": "dummy"}}}
+    assert row(pair(variants(bench, flags), trials)).cells["quality"].note == "random weights"
+
+
+def test_the_reference_engine_keeps_its_own_rows_and_enters_no_recommendation() -> None:
+    trials = [
+        *reference.trials("no_cache", without_cache, NONE),
+        *reference.trials("cache", with_cache, GROWING),
+    ]
+    bench, _ = records.bench(1)
+    bench = replace(
+        bench,
+        scenario={
+            "engine": "reference",
+            "variants": {"no_cache": {"flags": NONE}, "cache": {"flags": GROWING}},
+        },
+        trial_ids=tuple(t.run.trial.trial_id for t in trials),
+    )
+    board = scoreboard([pair(bench, trials)])
+    (found,) = board.rows
+    assert (found.engine, found.strategy) == ("reference", "growing cache instead of none")
+    assert found.cells["memory"].note == "the reference engine has no pool"
+    assert board.recommendation == ("no strategy of these runs shows a gain",)
+
+
+def test_runs_of_unlike_machines_are_refused_with_the_difference_named() -> None:
+    bench, trials = fp8()
+    other = replace(bench, run_id="other", environment=records.GPU_MACHINE)
+    with pytest.raises(InputError, match=r"the profile is cpu in .* and cuda in other"):
+        scoreboard([pair(bench, trials), pair(other, trials)])
+    with pytest.raises(InputError, match="at least one run"):
+        scoreboard([])
+
+
+def test_runs_of_unlike_models_share_a_table_with_a_caution() -> None:
+    bench, trials = fp8()
+    other = replace(bench, run_id="other", scenario={**bench.scenario, "model": "another"})
+    board = scoreboard([pair(bench, trials), pair(other, trials)])
+    assert any("different models" in text for text in board.cautions)
+    assert len(board.rows) == 2
+
+
+def test_a_gain_without_an_interval_is_an_observation() -> None:
+    board = scoreboard([pair(*fp8(1))])
+    (text,) = board.recommendation
+    assert text.startswith("KV dtype fp8 (flags): 2.00× the capacity, throughput ")
+    assert "observed without an interval" in text
+    assert text.endswith("measure it before using it")
+
+
+def test_broken_answers_are_never_recommended_and_less_effort_comes_first() -> None:
+    good = row(pair(*fp8()))
+    worse = replace(
+        good,
+        strategy="broken one",
+        cells={**good.cells, "quality": replace(good.cells["quality"], note="broken")},
+    )
+    plugin = replace(good, strategy="eviction", effort="plugin")
+    told = recommendation([plugin, worse, good])
+    assert [text.split(" (")[0] for text in told[:2]] == ["KV dtype fp8", "eviction"]
+    assert told[2] == "not broken one: its answers broke"
