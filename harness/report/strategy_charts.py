@@ -70,6 +70,16 @@ def place_of(analysis: Analysis, variant: str) -> int:
     return names.index(variant) if variant in names else 0
 
 
+def duration_tick(seconds: float) -> str:
+    """A round tick of a time axis: ``500 ms``, ``10 s``."""
+    return "0" if seconds == 0 else style.trimmed(units.format_duration(seconds))
+
+
+def bytes_tick(count: float) -> str:
+    """A tick of a memory axis: ``200 MiB``."""
+    return "0" if count == 0 else style.trimmed(units.format_bytes(count, 0))
+
+
 def panels(rows: Sequence[Sequence[Panel]]) -> Figure:
     """Rows of panels side by side; a legend in the first of each row."""
     fig, grid = style.figure(

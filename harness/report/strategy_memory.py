@@ -12,7 +12,16 @@ from harness.analysis.results import Analysis, KvComparison
 from harness.record import BenchRecord, TrialRecord
 from harness.report.charts import Chart
 from harness.report.parts import Grid, Section
-from harness.report.strategy_charts import Curve, Pair, Panel, pairs, panels, place_of
+from harness.report.strategy_charts import (
+    Curve,
+    Pair,
+    Panel,
+    bytes_tick,
+    duration_tick,
+    pairs,
+    panels,
+    place_of,
+)
 from harness.report.tables import ratio_text
 from harness.units import (
     DASH,
@@ -122,8 +131,8 @@ def _growth_chart(analysis: Analysis, found: Sequence[growth.Growth]) -> Chart:
             )
             high = tuple(float(p.device_high_bytes or 0) for p in own)
             device.append(Curve("", place + len(device), x, high, joined=True))
-    left = Panel("KV memory in use", "context (tokens)", "bytes", tuple(curves), format_bytes)
-    right = Panel("Device memory", "context (tokens)", "bytes", tuple(device), format_bytes)
+    left = Panel("KV memory in use", "context (tokens)", "bytes", tuple(curves), bytes_tick)
+    right = Panel("Device memory", "context (tokens)", "bytes", tuple(device), bytes_tick)
     return Chart(
         "strategy-growth",
         "KV memory in use follows the formula while device memory stays flat",
@@ -289,7 +298,7 @@ def _line_chart(analysis: Analysis, fitted: dict[str, breakeven.Line]) -> Chart:
         "context in the middle of the decode (tokens)",
         "ITL (lower is better)",
         tuple(curves),
-        format_duration,
+        duration_tick,
     )
     return Chart(
         "strategy-break-even",

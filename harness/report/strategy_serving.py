@@ -18,6 +18,7 @@ from harness.report.strategy_charts import (
     Pair,
     Panel,
     Shares,
+    duration_tick,
     pairs,
     panels,
     place_of,
@@ -408,7 +409,7 @@ def _offload_chart(analysis: Analysis, found: Sequence[offload.Returning]) -> Ch
         "tokens of the turn's prompt",
         "TTFT p50 (lower is better)",
         tuple(curves),
-        format_duration,
+        duration_tick,
     )
     return Chart(
         "strategy-turns",
@@ -532,7 +533,7 @@ def _cliff_panels(place: int, each: cliff.Cliff) -> tuple[Panel, Panel]:
             place,
             [level.ttft_p90_s for level in each.levels],
             "TTFT p90",
-            format_duration,
+            duration_tick,
             tuple(upright),
         ),
     )
