@@ -25,6 +25,7 @@ COMMANDS = {
     "bench": "harness.cli.bench",
     "report": "harness.cli.report",
     "calc": "harness.cli.calc",
+    "advise": "harness.cli.advise",
     "judge": "harness.cli.judge",
     "model": "harness.cli.model",
     "doctor": "harness.cli.doctor",

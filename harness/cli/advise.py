@@ -1,0 +1,121 @@
+"""``kvbench advise``: which KV-cache strategy a case of your own calls for, from theory alone.
+
+The table is that of ``kvbench report --scoreboard``, every figure modelled: nothing is launched,
+nothing was measured, and the output says so.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from harness.engines import models
+from harness.errors import InputError, NotFound
+from harness.specs.gpu import GpuSpec, gpu_spec
+from harness.specs.model import ModelSpec, model_spec
+from harness.theory.advice import Advice, Case, Option
+from harness.theory.advice import advise as weigh
+from harness.theory.budget import DEFAULT_UTILIZATION
+from harness.theory.settings import EngineSettings, default_max_num_batched_tokens
+from harness.units import (
+    DASH,
+    format_bytes,
+    format_count,
+    format_ratio,
+    parse_tokens,
+)
+
+STAMP = "modelled"
+SAYS = "theory alone: every figure is modelled, nothing was measured; `kvbench bench` measures"
+
+
+def advise(
+    model: Annotated[str, typer.Argument(help="Hugging Face id, config.json, or a model folder.")],
+    context: Annotated[str, typer.Option(help="Tokens of one request, output included: 32k.")],
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests to be served at once.")],
+    gpu: Annotated[str, typer.Option(help="A GPU by name, such as a100-80gb.")],
+    output_tokens: Annotated[str, typer.Option(help="Tokens of one answer.")] = "256",
+    shared_prefix: Annotated[
+        str | None, typer.Option(help="Tokens that all prompts begin with, such as 1000.")
+    ] = None,
+    tp: Annotated[int, typer.Option(min=1, help="tensor_parallel_size")] = 1,
+    gpu_memory_utilization: Annotated[float, typer.Option()] = DEFAULT_UTILIZATION,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+) -> None:
+    """Weigh the KV-cache strategies for your case, from theory alone."""
+    if not 0 < gpu_memory_utilization <= 1:
+        raise InputError(f"gpu_memory_utilization {gpu_memory_utilization} is not in (0, 1]")
+    card = gpu_spec(gpu)
+    case = Case(
+        context_tokens=_tokens(context),
+        concurrency=concurrency,
+        output_tokens=_tokens(output_tokens),
+        shared_prefix_tokens=_tokens(shared_prefix) if shared_prefix else 0,
+    )
+    advice = weigh(
+        _model(model), _settings(card, tp), card, case, utilization=gpu_memory_utilization
+    )
+    if as_json:
+        typer.echo(json.dumps({"model": model, "stamp": STAMP, "says": SAYS, **asdict(advice)}))
+    else:
+        typer.echo(_text(model, advice))
+
+
+def _tokens(text: str) -> int:
+    try:
+        return parse_tokens(text.strip())
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def _model(name: str) -> ModelSpec:
+    config = models.config_of(name)
+    if config is None:
+        raise NotFound(
+            f"nothing is known of the model {name!r}",
+            next_move="give the path of its config.json, or go online so that the hub can be asked",
+        )
+    return model_spec(config, name=name)
+
+
+def _settings(card: GpuSpec, tp: int) -> EngineSettings:
+    step = default_max_num_batched_tokens(card.memory_bytes, card.name)
+    return EngineSettings(device="cuda", tensor_parallel_size=tp, max_num_batched_tokens=step)
+
+
+def _text(model: str, advice: Advice) -> str:
+    case, budget = advice.case, advice.budget
+    prefix = f", {case.shared_prefix_tokens:,} of them shared" if case.shared_prefix_tokens else ""
+    wanted = f"{case.concurrency:,} requests of {case.context_tokens:,} tokens{prefix}"
+    terms = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in budget.terms)
+    pool = f"KV pool {format_bytes(budget.kv_bytes)} of {format_bytes(budget.total_bytes)}"
+    lines = [f"{model} on {advice.gpu}: {wanted}", f"  ({SAYS})", f"{pool}: {terms}", ""]
+    lines += [_HEAD, *(_line(option) for option in advice.options), ""]
+    lines += [f"recommended: {advice.recommended or DASH}", f"  {advice.why}", _FOOT]
+    return "\n".join(lines)
+
+
+_HEAD = (
+    f"{'strategy':42} {'memory':>8} {'capacity':>8} {'fit':>7} {'decoding':>9} {'TTFT':>7}  effort"
+)
+_FOOT = (
+    "Ratios are to the first line (memory: higher saves more); decoding is the roofline's upper "
+    "bound with the requests that fit, TTFT its lower bound for a prompt alone."
+)
+
+
+def _line(option: Option) -> str:
+    figures = (
+        f"{option.strategy:42} {format_ratio(option.memory_ratio):>8} "
+        f"{format_ratio(option.capacity_ratio):>8} {format_count(option.concurrency, 1):>7} "
+        f"{format_ratio(option.throughput_ratio):>9} {format_ratio(option.ttft_ratio):>7}"
+    )
+    fits = ", fits" if option.fits else ""
+    reason = f"; {option.reason}" if option.reason is not None else ""
+    return (
+        f"{figures}  {option.effort}: {option.change}\n"
+        f"    {STAMP}{fits}; quality: {option.quality}{reason}"
+    )
