@@ -147,11 +147,12 @@ class GrantedKv:
 class ServerFacts:
     """The server that a trial was played against: how it was started and what it reported.
 
-    ``command`` and ``env`` are what we set ourselves; nothing of the surrounding environment,
-    so no secret is in them. ``device_before``/``loaded_*`` are read before start and once
-    healthy. ``rss_loaded_bytes`` is the process tree's, in which a page
-    that several processes share counts once for each; ``worker_*`` are the anonymous memory of
-    the processes that hold weights and pool, when they begin to load the weights and once healthy.
+    ``command`` is as it was given. ``env`` is what was set for it and what it inherited of the
+    settings that bear on results (vLLM's, CUDA's, OpenMP's, torch's), secrets left out.
+    ``device_before``/``loaded_*`` are read before start and once healthy. ``rss_loaded_bytes`` is
+    the process tree's, in which a page that several processes share counts once for each;
+    ``worker_*`` are the anonymous memory of the processes that hold weights and pool, when they
+    begin to load the weights and once healthy.
     """
 
     url: str

@@ -51,6 +51,9 @@ DROPPED_ENV = ("VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE", "OPENAI_API_KEY", EVICT
 #: Inherited settings of these families bear on the result, so they are recorded.
 _RECORDED_ENV = re.compile(r"^(VLLM_|CUDA_VISIBLE|NVIDIA_VISIBLE|OMP_|NCCL_|TORCH|PYTORCH_)")
 _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+#: Of set-up, not of the server; and an address may carry a name and a password.
+_NOT_RECORDED = ("TORCH_INDEX",)
+_URL_WITH_NAME = re.compile(r"://[^/\s]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +92,14 @@ def server_command(spec: ServerSpec, port: int) -> tuple[str, ...]:
 
 def recorded_env(spec: ServerSpec) -> dict[str, str]:
     """The settings of the server's environment that bear on results; never a secret."""
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if _RECORDED_ENV.match(name) and not _SECRET_NAME.search(name) and name not in DROPPED_ENV
-    }
+    inherited = {name: value for name, value in os.environ.items() if _is_recorded(name, value)}
     return {**inherited, **_added_env(spec)}
+
+
+def _is_recorded(name: str, value: str) -> bool:
+    if not _RECORDED_ENV.match(name) or name in DROPPED_ENV or name in _NOT_RECORDED:
+        return False
+    return not (_SECRET_NAME.search(name) or _URL_WITH_NAME.search(value))
 
 
 def _added_env(spec: ServerSpec) -> dict[str, str]:

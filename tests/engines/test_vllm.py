@@ -192,11 +192,14 @@ def test_nothing_secret_or_misleading_is_recorded_or_handed_on(
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "40")
     monkeypatch.setenv("HF_TOKEN", "hf_s3cret")
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "INFO")
+    monkeypatch.setenv("TORCH_INDEX", "https://wheels.example/cpu")
+    monkeypatch.setenv("VLLM_RINGBUFFER_URL", "https://me:s3cret@host.example/x")
     recorded = vllm.recorded_env(SPEC)
     assert recorded["VLLM_LOGGING_LEVEL"] == "INFO"
     assert recorded["VLLM_NO_USAGE_STATS"] == "1"
     assert recorded["HF_HUB_OFFLINE"] == "1"
     assert "s3cret" not in json.dumps(recorded)
+    assert "TORCH_INDEX" not in recorded
     handed_on = vllm._full_env(SPEC)
     assert "VLLM_API_KEY" not in handed_on
     assert "VLLM_CPU_KVCACHE_SPACE" not in handed_on
