@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from harness.errors import NotFound
-from harness.record import GrantedKv, ServerFacts
+from harness.record import ServerFacts
 from harness.telemetry.engine import read_granted
 from harness.units import Seconds
 
@@ -33,26 +33,22 @@ def facts(url: str, api_key: str | None) -> ServerFacts:
     """
     served = _served_model(url.rstrip("/"), api_key)
     root = root_url(url)
-    version = _get(f"{root}/version", api_key)
+    version, _ = _get(f"{root}/version", api_key)
     return ServerFacts(
         url=url.rstrip("/"),
         launched=False,
         served_model=served,
         engine="vllm" if isinstance(version, dict) else "unknown",
         engine_version=version.get("version") if isinstance(version, dict) else None,
-        granted=_granted(root),
+        granted=read_granted(root, TIMEOUT_S),
     )
 
 
-def _granted(root: str) -> GrantedKv:
-    return read_granted(root, TIMEOUT_S)
-
-
 def _served_model(url: str, api_key: str | None) -> str:
-    listing = _get(f"{url}/models", api_key)
-    if listing is None:
+    listing, fault = _get(f"{url}/models", api_key)
+    if fault is not None:
         raise NotFound(
-            "no OpenAI-compatible server answers there",
+            f"no OpenAI-compatible server answers there ({fault})",
             where=url,
             next_move="start it first; the URL ends in /v1; a key is read from OPENAI_API_KEY",
         )
@@ -71,12 +67,19 @@ def _opener(url: str) -> urllib.request.OpenerDirector:
     return urllib.request.build_opener()
 
 
-def _get(url: str, api_key: str | None) -> Any:
+def _get(url: str, api_key: str | None) -> tuple[Any, str | None]:
+    """What is answered there as JSON, or why nothing is."""
     request = urllib.request.Request(url)  # noqa: S310 - the scheme was checked: http or https
     if api_key:
         request.add_header("Authorization", f"Bearer {api_key}")
     try:
         with _opener(url).open(request, timeout=TIMEOUT_S) as reply:
-            return json.loads(reply.read(1 << 20))
-    except (OSError, ValueError, urllib.error.URLError):
-        return None
+            return json.loads(reply.read(1 << 20)), None
+    except urllib.error.HTTPError as error:
+        return None, f"HTTP {error.code} {error.reason}"
+    except urllib.error.URLError as error:
+        return None, str(error.reason)
+    except OSError as error:
+        return None, str(error)
+    except ValueError:
+        return None, "the answer is no JSON"
