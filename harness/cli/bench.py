@@ -26,9 +26,9 @@ from harness.execute.adaptive import Until
 from harness.execute.estimate import estimate
 from harness.execute.local import run_scenario
 from harness.report.build import build_report
+from harness.report.evidence import time_text
 from harness.report.terminal import print_result
-from harness.store import DEFAULT_ROOT, read_bench, read_manifest, read_quality
-from harness.units import format_duration, format_percent
+from harness.store import DEFAULT_ROOT, read_bench, read_quality
 
 
 def bench(
@@ -87,7 +87,7 @@ def _tell(folder: Path, reports: Path, *, as_json: bool, strict: bool) -> None:
     else:
         print_result(analysis, paths.html, Console(highlight=False), paths.leads)
         typer.echo(f"results: {folder}")
-    typer.echo(_overhead_text(folder, report_s), err=True)
+    typer.echo(f"took {time_text(record, report_s)}", err=True)
     _exit(analysis, strict)
 
 
@@ -95,24 +95,6 @@ def _exit(analysis: Analysis, strict: bool) -> None:
     check_measured(analysis)
     if strict:
         strict_exit(analysis)
-
-
-def _overhead_text(folder: Path, report_s: float) -> str:
-    """Wall time that is neither server start, load nor stop: the harness's own."""
-    record = read_manifest(folder)
-    parts = (record.server_startup_s, record.load_s, record.server_stop_s)
-    asked_s = record.quality_s or 0.0
-    if record.wall_s is None or any(part is None for part in parts):
-        return ""
-    wall_s = record.wall_s + report_s
-    own_s = wall_s - asked_s - sum(part for part in parts if part is not None)
-    return (
-        f"took {format_duration(wall_s)}: server starts {format_duration(parts[0])}, load "
-        f"{format_duration(parts[1])}, "
-        + (f"questions about quality {format_duration(asked_s)}, " if asked_s else "")
-        + f"stops {format_duration(parts[2])}, kvbench itself "
-        f"{format_duration(own_s)} ({format_percent(own_s / wall_s)})"
-    )
 
 
 @contextmanager

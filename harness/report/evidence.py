@@ -21,6 +21,7 @@ from harness.analysis.results import Analysis, KvComparison, TrialAnalysis
 from harness.analysis.verdict import grouped
 from harness.record import BenchRecord, Environment, RequestRecord, ServerFacts, TrialRecord
 from harness.shell import shell_line
+from harness.units import Seconds
 
 #: Requests shown per trial and in a whole page; the files beside hold all.
 MAX_REQUESTS = 12
@@ -134,11 +135,9 @@ def setup(bench: BenchRecord, trials: Sequence[TrialRecord], analysis: Analysis)
         Fact("Flags of every server", json.dumps(shared, ensure_ascii=False), code=True),
         *_variant_facts(bench),
         Fact("KV budget", _budget(analysis)),
-        Fact(
-            "Repeats", f"{scenario.get('repeats', units.DASH)}, interleaved; each is a new server"
-        ),
+        Fact("Repeats", _repeats(scenario.get("repeats"))),
         Fact("Objectives (SLO)", _objectives(scenario.get("slo"))),
-        Fact("Time", _time(bench)),
+        Fact("Time", time_text(bench)),
     ]
 
 
@@ -180,18 +179,26 @@ def _objectives(slo: object) -> str:
     return ", ".join(told) or "none"
 
 
-def _time(bench: BenchRecord) -> str:
+def time_text(bench: BenchRecord, report_s: Seconds = 0.0) -> str:
+    """Where a bench's wall time went; what is none of the engine's is kvbench's own.
+
+    ``report_s`` is the time that its report took, which the record can't hold.
+    """
     parts = (bench.server_startup_s, bench.load_s, bench.server_stop_s)
     if bench.wall_s is None or any(part is None for part in parts):
         return f"{units.format_duration(bench.wall_s)} in all ({bench.status})"
-    startup, load, stop = (part or 0.0 for part in parts)
-    own = bench.wall_s - startup - load - stop
-    share = units.format_percent(own / bench.wall_s if bench.wall_s else None)
-    return (
-        f"{units.format_duration(bench.wall_s)} in all: servers starting "
-        f"{units.format_duration(startup)}, under load {units.format_duration(load)}, stopping "
-        f"{units.format_duration(stop)}, kvbench itself {units.format_duration(own)} ({share})"
-    )
+    startup_s, load_s, stop_s = (part or 0.0 for part in parts)
+    asked_s, wall_s = bench.quality_s or 0.0, bench.wall_s + report_s
+    own_s = wall_s - startup_s - load_s - asked_s - stop_s
+    share = units.format_percent(own_s / wall_s if wall_s else None)
+    told = [
+        f"servers starting {units.format_duration(startup_s)}",
+        f"under load {units.format_duration(load_s)}",
+        *([f"asked about quality {units.format_duration(asked_s)}"] if asked_s else []),
+        f"stopping {units.format_duration(stop_s)}",
+        f"kvbench itself {units.format_duration(own_s)} ({share})",
+    ]
+    return f"{units.format_duration(wall_s)} in all: {', '.join(told)}"
 
 
 # ── KV pools ────────────────────────────────────────────────────────────────────────────────

@@ -90,6 +90,27 @@ def test_the_harness_own_time_is_what_servers_and_load_leave() -> None:
     assert "kvbench itself 2.00 s (2.0 %)" in next(f.text for f in facts if f.name == "Time")
 
 
+def test_questions_about_quality_are_none_of_the_harness_own_time() -> None:
+    bench, _ = records.bench(1)
+    timed = replace(bench, wall_s=99.0, server_startup_s=50.0, load_s=20.0, server_stop_s=8.0)
+    # 99 + 1 (report) − 50 − 20 − 8 − 20 (questions) = 2 s of 100 s.
+    told = evidence.time_text(replace(timed, quality_s=20.0), 1.0)
+    assert "asked about quality 20.0 s" in told
+    assert told.endswith("kvbench itself 2.00 s (2.0 %)")
+
+
+@pytest.mark.parametrize(
+    ("repeats", "text"), [(1, "1: one server start per variant"), (3, "3, variants interleaved")]
+)
+def test_repeats_are_called_interleaved_only_where_there_are_several(
+    repeats: int, text: str
+) -> None:
+    bench, trials = records.bench(1)
+    asked = replace(bench, scenario={**bench.scenario, "repeats": repeats})
+    facts = evidence.setup(asked, trials, analyse(bench, trials))
+    assert next(f.text for f in facts if f.name == "Repeats").startswith(text)
+
+
 def test_pools_tell_prediction_grant_and_error() -> None:
     bench, trials = records.bench(1)
     pool = evidence.pools(analyse(bench, trials))[1]
