@@ -19,7 +19,6 @@ A line that was cut off by a kill is counted and left out, never guessed.
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -77,7 +76,6 @@ _SAMPLE_KINDS: dict[str, type[Any]] = {
     "cache": CacheSample,
 }
 _KIND_OF = {kind: name for name, kind in _SAMPLE_KINDS.items()}
-_RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 
 T = TypeVar("T")
 

@@ -8,6 +8,7 @@ neither on disk nor shipped.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -210,8 +211,8 @@ _WAYS = ("--gpu", "--memory-gib", "--kv-memory-gib")
 def _bytes(option: str, gib: float | None) -> int | None:
     if gib is None:
         return None
-    if gib < 0:
-        raise InputError(f"{option} {gib} is negative")
+    if not 0 <= gib < math.inf:
+        raise InputError(f"{option} {gib} is no size of a memory")
     return int(gib * GIB)
 
 

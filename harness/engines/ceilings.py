@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.engines.embedded import cache_root
 from harness.errors import KvbenchError
 from harness.theory.roofline import Ceilings
 from harness.units import Seconds
@@ -34,18 +35,13 @@ def cpu_ceilings(machine: str, cache: Path | None = None) -> Ceilings:
     Raises:
         KvbenchError: torch is not installed here.
     """
-    file = cache or _default_cache()
+    file = cache or cache_root() / "ceilings.json"
     known = _read(file)
     if machine not in known:
         known[machine] = _measure()
         _write(file, known)
     bandwidth, flops = known[machine]
     return Ceilings(machine, bandwidth, flops, "measured here with torch")
-
-
-def _default_cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "kvbench" / "ceilings.json"
 
 
 def _read(file: Path) -> dict[str, list[float]]:

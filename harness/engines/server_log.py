@@ -35,7 +35,6 @@ _KV_LINE = re.compile(
 )
 _OWN_CORES = re.compile(r"local_rank=(\d+), core ids=\[([\d, ]*)\]")
 _RESERVED_CORES = re.compile(r"reserved_cpus=\[([\d, ]*)\]")
-_WEIGHTS = re.compile(r"Model loading took ([\d.]+) GiB")
 _PREFIX = re.compile(r"^\([^)]*pid=\d+\)\s*(?:(?:INFO|WARNING|ERROR) \S+ \S+ \[[^\]]+\]\s*)?")
 _WARNING = re.compile(
     r"scal(?:e|ing factor).*(?:1\.0|uncalibrated|not calibrated)|accuracy|fall(?:ing)? ?back"
@@ -204,12 +203,6 @@ def cpu_cores(log: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
 
 def _ids(text: str) -> list[int]:
     return [int(part) for part in text.split(",") if part.strip()]
-
-
-def weights_gib(log: str) -> float | None:
-    """Weight memory as the GPU runner prints it; the CPU runner does not."""
-    found = _WEIGHTS.search(log)
-    return float(found[1]) if found else None
 
 
 def strip_prefix(line: str) -> str:

@@ -576,5 +576,3 @@ def _client_cores(log: str, progress: Progress) -> Iterator[None]:
     finally:
         os.sched_setaffinity(0, before)
 
-
-__all__ = ["FLAG", "run_scenario"]

@@ -106,8 +106,3 @@ def test_lines_lose_their_prefix_and_warnings_are_told_once() -> None:
         "Using KV cache scaling factor 1.0 for fp8_e4m3.",
     )
     assert server_log.warnings("WARNING 11-29 [x] Found ulimit of 20000\n") == ()
-
-
-def test_weights_are_read_where_the_gpu_runner_prints_them() -> None:
-    assert server_log.weights_gib("Model loading took 14.9889 GiB and 3.1 seconds") == 14.9889
-    assert server_log.weights_gib("Loading weights took 0.90 seconds") is None
