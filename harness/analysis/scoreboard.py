@@ -236,7 +236,7 @@ def _row(bench: BenchRecord, analysis: Analysis, name: str) -> ScoreRow:
     mine, theirs = (_Side.of(bench.scenario, side) for side in (name, analysis.baseline))
     engine = str(bench.scenario.get("engine") or "vllm")
     strategy, kind = name_of(mine, theirs, engine)
-    load = _load(analysis, name)
+    load = _load(analysis, name, shared=strategy == "prefix sharing")
     dummy = mine.flags.get("load_format") == "dummy"
     return ScoreRow(
         strategy=strategy,
@@ -307,9 +307,13 @@ def _flat(flags: Mapping[str, Any]) -> dict[str, Any]:
 # ── its figures ─────────────────────────────────────────────────────────────────────────────
 
 
-def _load(analysis: Analysis, variant: str) -> Comparison | None:
-    """The load by which the row is judged: one that the pool limits, else the first."""
-    own = [c for c in analysis.comparisons if variant in c.variants]
+def _load(analysis: Analysis, variant: str, *, shared: bool) -> Comparison | None:
+    """The load by which the row is judged: one that the pool limits, else the first.
+
+    Loads whose prompts share a prefix are for the strategy that stores it once, if there are both.
+    """
+    every = [c for c in analysis.comparisons if variant in c.variants]
+    own = [c for c in every if bool(c.workload.get("shared_prefix_tokens")) == shared] or every
     limited = analysis.headline.pool_limited_workloads
     return next((c for c in own if c.workload_label in limited), own[0] if own else None)
 
@@ -330,8 +334,10 @@ def _cells(
         "paging": (running, running),
         "serving": (per_request, running),
     }.get(kind, (_nothing(_NO_MEMORY[kind]), _nothing(_NO_MEMORY[kind])))
-    if kind == "layout":
-        capacity = _capacity(analysis, variant, stamp)
+    planned = _capacity(analysis, variant, stamp)
+    if kind == "layout" or (kind == "serving" and planned.shown):
+        # Eviction changes what the engine plans per request; sharing a prefix does not.
+        memory, capacity = granted, planned
     return {
         "memory": memory,
         "capacity": capacity,

@@ -52,6 +52,25 @@ def test_a_row_is_judged_by_the_load_that_the_pool_limits() -> None:
     assert (row(pair(*fp8())).workload_label or "").startswith("kv-bound")
 
 
+def test_sharing_is_judged_by_the_load_that_shares_and_others_are_not() -> None:
+    bench, trials = fp8()
+
+    def sharing(trial: TrialRecord) -> TrialRecord:
+        if trial.run.trial.workload["name"] != "exercise":
+            return trial
+        load = {**trial.run.trial.workload, "shared_prefix_tokens": 256}
+        return replace(trial, run=replace(trial.run, trial=replace(trial.run.trial, workload=load)))
+
+    flags = {
+        "fp16": {"flags": {"enable_prefix_caching": False}},
+        "fp8": {"flags": {"enable_prefix_caching": True}},
+    }
+    shared = [sharing(trial) for trial in trials]
+    found = row(pair(variants(bench, flags), shared))
+    assert (found.workload_label or "").startswith("exercise")
+    assert (row(pair(bench, shared)).workload_label or "").startswith("kv-bound")
+
+
 def test_quality_that_was_not_asked_for_is_not_measured_and_never_a_one() -> None:
     cell = row(pair(*fp8())).cells["quality"]
     assert (cell.stamp, cell.value) == ("not measured", None)
