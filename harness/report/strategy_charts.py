@@ -97,26 +97,33 @@ def _panel(axes: Axes, panel: Panel) -> None:
     axes.set_title(style.drawable(panel.title, 60))
     for curve in panel.curves:
         _curve(axes, curve)
-    for position, label in panel.vertical:
-        axes.axvline(position, color=style.INK, linewidth=1, linestyle=(0, (4, 2)))
-        axes.annotate(
-            label,
-            (position, 0.02),
-            xycoords=("data", "axes fraction"),
-            xytext=(3, 0),
-            textcoords="offset points",
-            fontsize=8,
-            rotation=90,
-            va="bottom",
-            color=style.MUTED,
-        )
+    for number, (position, label) in enumerate(panel.vertical):
+        _upright(axes, position, label, left=number == 0)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
     axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, max((y for curve in panel.curves for y in curve.y), default=1.0) * 1.1)
     style.tick_text(axes.xaxis, units.format_count)
+    axes.locator_params(axis="x", integer=True)
     style.tick_text(axes.yaxis, panel.y_text)
     style.light_grid(axes, "both")
+
+
+def _upright(axes: Axes, position: float, label: str, *, left: bool) -> None:
+    """A dashed line at one place of the x axis, its name along it, on the side that is free."""
+    axes.axvline(position, color=style.INK, linewidth=1, linestyle=(0, (4, 2)))
+    axes.annotate(
+        label,
+        (position, 0.03),
+        xycoords=("data", "axes fraction"),
+        xytext=(-3 if left else 3, 0),
+        textcoords="offset points",
+        fontsize=8,
+        rotation=90,
+        va="bottom",
+        ha="right" if left else "left",
+        color=style.MUTED,
+    )
 
 
 def _curve(axes: Axes, curve: Curve) -> None:

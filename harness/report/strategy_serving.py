@@ -13,6 +13,7 @@ from harness.analysis.results import Analysis, Interval
 from harness.record import BenchRecord, TrialRecord
 from harness.report.charts import Chart
 from harness.report.parts import Grid, Section
+from harness.report.sentence import listed
 from harness.report.strategy_charts import (
     Curve,
     Pair,
@@ -434,19 +435,10 @@ def cliff_section(
     found = cliff.cliffs(analysis)
     if not found:
         return None
-    right = [each for each in found if each.within_one_step]
-    told = "; ".join(
-        f"{_cliff_name(each)}: {each.fits} fit by theory, the pool is too small from "
-        f"{format_count(each.first_over)} on"
-        for each in found
-    )
     return Section(
         anchor="capacity-cliff",
         title="The capacity cliff",
-        lead=(
-            f"Theory names the step in which the pool runs full for {len(right)} of {len(found)} "
-            f"lengths. {told}."
-        ),
+        lead=_cliff_lead(found),
         claims=("C4",),
         theory=(
             "A request takes whole blocks for its prompt and its output, and one block of the pool "
@@ -464,6 +456,17 @@ def cliff_section(
         charts=(_cliff_chart(analysis, found),),
         not_covered="Loads whose requests differ in length; arrivals in an open loop.",
         opens=len(analysis.kv) == 1,
+    )
+
+
+def _cliff_lead(found: Sequence[cliff.Cliff]) -> str:
+    right = sum(each.within_one_step is True for each in found)
+    fits = listed([format_count(each.fits) for each in found])
+    over = listed([format_count(each.first_over) for each in found])
+    sizes = listed([format_count(each.context_tokens) for each in found])
+    return (
+        f"Of requests with {sizes} prompt tokens, {fits} fit the pool by theory; it was seen too "
+        f"small from {over} at once on. Theory names the right step for {right} of {len(found)}."
     )
 
 
@@ -503,7 +506,7 @@ def _cliff_chart(analysis: Analysis, found: Sequence[cliff.Cliff]) -> Chart:
     rows = [_cliff_panels(place_of(analysis, each.variant), each) for each in found]
     return Chart(
         "strategy-cliff",
-        "Throughput flattens and waits grow where theory says that the pool is full",
+        _cliff_title(found),
         "Dashed upright lines: the last concurrency that fits by theory, and the first at which "
         "the pool was seen too small. Left higher is better, right lower.",
         "; ".join(
@@ -513,6 +516,12 @@ def _cliff_chart(analysis: Analysis, found: Sequence[cliff.Cliff]) -> Chart:
         ),
         lambda: panels(rows),
     )
+
+
+def _cliff_title(found: Sequence[cliff.Cliff]) -> str:
+    if all(each.within_one_step for each in found):
+        return "The pool is too small just where theory says; beyond, requests wait"
+    return "Where the pool is full by theory, and where it was seen too small"
 
 
 def _cliff_panels(place: int, each: cliff.Cliff) -> tuple[Panel, Panel]:

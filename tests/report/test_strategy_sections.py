@@ -184,8 +184,9 @@ def level(concurrency: int, running: float) -> TrialRecord:
 
 def test_the_cliff_names_the_predicted_and_the_measured_step() -> None:
     found = only(level(8, 8), level(10, 10), level(11, 10))
-    assert "for 1 of 1 lengths" in found.lead
-    assert "10 fit by theory, the pool is too small from 11 on" in found.lead
+    assert "500 prompt tokens, 10 fit the pool by theory" in found.lead
+    assert "too small from 11 at once on" in found.lead
+    assert "the right step for 1 of 1" in found.lead
     assert [row[1] for row in found.grids[0].rows] == ["large enough", "large enough", "too small"]
 
 
