@@ -13,7 +13,7 @@ MODEL ?= smollm2-135m-instruct
 export MODEL
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench report model test check clean
+.PHONY: help setup bench report model kvpress test check clean
 
 help: ## print this
 	@echo 'kvbench: what does each KV-cache strategy buy on vLLM?'
@@ -46,6 +46,9 @@ report: ## rebuild a report from what was stored (RUN=results/scenario/run [ARGS
 model: setup ## fetch and convert the embedded model (MODEL=name)
 	@.venv/bin/kvbench model fetch "$$MODEL" $(ARGS)
 
+kvpress: setup ## cache bytes and perplexity of NVIDIA's kvpress, in an environment of its own
+	@sh requirements/kvpress.sh $(ARGS)
+
 test: setup ## run the tests, those with the real engine among them
 	@.venv/bin/python -m pytest $(ARGS)
 
@@ -55,7 +58,7 @@ check: setup ## formatting, lint and types
 	@.venv/bin/mypy
 
 clean: ## remove .venv and caches; results, reports and the model cache stay
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist tests/artifacts
+	rm -rf .venv .venv-kvpress .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist tests/artifacts
 	find harness tests requirements -name __pycache__ -type d -prune -exec rm -rf {} +
 
 bench-client: setup ## what our load client can drive and how true its stamps are, beside vllm bench serve
