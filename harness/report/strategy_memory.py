@@ -129,8 +129,17 @@ def _growth_chart(analysis: Analysis, found: Sequence[growth.Growth]) -> Chart:
                     "by the formula" if not curves else "",
                 )
             )
-            high = tuple(float(p.device_high_bytes or 0) for p in own)
-            device.append(Curve("", place + len(device), x, high, joined=True))
+            seen = [(at, p.device_high_bytes) for at, p in zip(x, own, strict=True)]
+            known = [(at, float(size)) for at, size in seen if size is not None]
+            device.append(
+                Curve(
+                    "",
+                    place + len(device),
+                    tuple(at for at, _ in known),
+                    tuple(size for _, size in known),
+                    joined=True,
+                )
+            )
     left = Panel("KV memory in use", "context (tokens)", "bytes", tuple(curves), bytes_tick)
     right = Panel("Device memory", "context (tokens)", "bytes", tuple(device), bytes_tick)
     return Chart(
