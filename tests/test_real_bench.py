@@ -78,6 +78,12 @@ def test_kv_in_use_stays_within_what_the_requests_can_hold(bench: dict[str, Any]
     assert 0 < bench["rows"][1]["metrics"]["kv_usage_peak"] <= 12 / 79 + 1e-9
 
 
+def test_the_memory_ledger_closes(bench: dict[str, Any]) -> None:
+    for ledger in bench["ledgers"]:
+        assert ledger["meter"] == "workers"
+        assert abs(ledger["remainder_fraction"]) < 0.05
+
+
 def test_the_report_is_one_page_that_stands_alone(bench: dict[str, Any]) -> None:
     page = Path(bench["report"])
     text = page.read_text(encoding="utf-8")

@@ -9,8 +9,8 @@ remainder, and the verdict names it.
 The meter is NVML's device memory (before: ahead of the start) or, without a GPU, the anonymous
 memory of the worker processes (before: when they began to load the weights, so interpreters and
 libraries are left out); old records that lack both have the tree's RSS. The CPU backend repacks
-its linear weights for oneDNN, and the allocator keeps what that frees: no theory here states it,
-so a CPU ledger is expected to stay open by about the size of the linear weights.
+its linear weights for oneDNN and the allocator keeps what that frees: theory states that second
+copy as ``other``.
 
 Log figures are per GPU, printed to 0.01 GiB; they are multiplied by the number of GPUs (tensor ×
 pipeline parallel), as the meter adds up all of them. ``peak activation`` in vLLM's log already

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import ModelConfigError
+from harness.specs.model import model_spec, read_config
 from harness.theory.settings import EngineSettings
-from harness.theory.weights import parameter_count, weight_footprint
+from harness.theory.weights import parameter_count, repacked_bytes, weight_footprint
 from tests.theory.small import HYBRID, LATENT, LLAMA, shipped, small
 
 
@@ -93,3 +94,11 @@ def test_missing_widths_are_an_error_for_weights_only() -> None:
     thin = {key: value for key, value in LLAMA.items() if key != "intermediate_size"}
     with pytest.raises(ModelConfigError, match="intermediate_size"):
         weight_footprint(small(thin), EngineSettings())
+
+
+def test_the_cpu_backend_holds_its_linear_weights_twice() -> None:
+    # SmolLM2: q and o 576·576 each, k and v 576·192 each, three of 576·1536 = 3,538,944 a layer;
+    # 30 layers × 2 B = 212,336,640 B.
+    spec = model_spec(read_config("smollm2-135m-instruct"), name="smollm2")
+    footprint = weight_footprint(spec, EngineSettings(device="cpu"))
+    assert repacked_bytes(footprint) == 212_336_640
