@@ -109,8 +109,9 @@ def find_run(given: str, root: Path = DEFAULT_ROOT) -> Path:
     Raises:
         NotFound: nothing under ``root`` answers to that name.
     """
-    folder = Path(given)
-    if (folder / BENCH_FILE).is_file():
+    # The manifest itself is as good a name of a run as its folder.
+    folder = Path(given).parent if Path(given).name == BENCH_FILE else Path(given)
+    if _is_file(folder / BENCH_FILE):
         return folder
     by_scenario = runs_of(root, given) if "/" not in given and given not in ("", ".", "..") else ()
     if by_scenario:
@@ -119,11 +120,19 @@ def find_run(given: str, root: Path = DEFAULT_ROOT) -> Path:
     if len(by_id) == 1:
         return by_id[0]
     raise NotFound(
-        f"there is no stored run {given!r}",
+        f"there is no stored run {given[:200]!r}",
         where=str(root),
-        legal=[str(path) for path in _all_runs(root)[-8:]],
+        legal=[str(path) for path in _all_runs(root)[-8:]] or None,
         next_move="give the folder that `kvbench bench` printed, a run id, or a scenario's name",
     )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        # Longer than a name may be, not ours to look at, or no name at all.
+        return False
 
 
 def _all_runs(root: Path) -> list[Path]:

@@ -7,16 +7,20 @@ for as JSON go to standard output alone; progress, warnings and errors go to sta
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 import typer
 
 from harness import __version__
+from harness.cli import streams
 from harness.errors import KvbenchError
 
 INTERRUPTED = 130
+FAILED = 1
 
 #: Where each command lives, in the order of the help. A module is loaded when its command (or
 #: the help of all) is asked for: `kvbench calc` must not wait for what a bench needs.
@@ -69,18 +73,28 @@ def _common(
 
 def main() -> None:
     """Run the command line and turn errors into messages and exit codes."""
+    streams.secure()
     try:
         build(sys.argv[1:])()
     except KvbenchError as error:
-        typer.echo(f"kvbench: {error}", err=True)
-        sys.exit(error.exit_code)
+        _end(str(error), error.exit_code)
     except KeyboardInterrupt:
-        typer.echo("kvbench: interrupted", err=True)
-        sys.exit(INTERRUPTED)
+        _end("interrupted", INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output left early (`| head`); nothing is wrong.
-        sys.stderr.close()
+        streams.abandon()
         sys.exit(0)
+    except OSError as error:
+        # The machine said no (a full disk, a folder that may not be read) where nobody foresaw it.
+        place = f"{error.filename}: " if error.filename else ""
+        _end(f"{place}{error.strerror or error}", FAILED)
+
+
+def _end(message: str, exit_code: int) -> NoReturn:
+    with contextlib.suppress(OSError):
+        typer.echo(streams.printable(f"kvbench: {message}"), err=True)
+    streams.abandon()
+    sys.exit(exit_code)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,13 @@ from harness.report.evidence import time_text
 from harness.report.terminal import print_result
 from harness.store import DEFAULT_ROOT, read_bench, read_quality
 
+#: SIGHUP comes when the terminal or the ssh connection goes; ignored (nohup), it stays ignored.
+_ENDING = tuple(
+    number
+    for number in (signal.SIGTERM, signal.SIGHUP)
+    if signal.getsignal(number) is not signal.SIG_IGN
+)
+
 
 def bench(
     scenario: Annotated[str, typer.Argument(help="Name in scenarios/, or a YAML file.")],
@@ -99,13 +106,17 @@ def _exit(analysis: Analysis, strict: bool) -> None:
 
 @contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM end a bench as Ctrl-C does: server stopped, results kept, exit code 130."""
+    """Let SIGTERM, and a terminal that is closed, end a bench as Ctrl-C does.
+
+    The server is stopped, results are kept, the exit code is 130.
+    """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in _ENDING}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

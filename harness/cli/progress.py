@@ -8,10 +8,11 @@ server's stage changes, and every few seconds of load, so that a log stays reada
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from harness.cli.streams import printable
 from harness.execute.facts import granted_text
 from harness.load import LoadProgress
 from harness.record import GrantedKv
@@ -165,10 +167,17 @@ class BenchProgress:
         self._line(f"warning: {text}")
 
     def _line(self, text: str) -> None:
-        self._console.print(Text(text))
+        self._print(lambda: self._console.print(Text(printable(text))))
 
     def _current(self, text: str) -> None:
         if self._live is not None:
-            self._live.update(Text(text), refresh=True)
+            live = self._live
+            self._print(lambda: live.update(Text(printable(text)), refresh=True))
         else:
             self._line(text)
+
+    @staticmethod
+    def _print(act: Callable[[], None]) -> None:
+        # A terminal that is gone or a log on a full disk must not cost a measurement.
+        with contextlib.suppress(OSError):
+            act()

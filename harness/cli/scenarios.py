@@ -22,20 +22,28 @@ def find_scenario(given: str) -> Path:
     """
     path = Path(given)
     if path.suffix in (".yaml", ".yml") or "/" in given:
-        if path.is_file():
+        if _is_there(path):
             return path
-        raise NotFound("there is no such scenario file", where=given, legal=known_scenarios())
+        raise NotFound("there is no such scenario file", where=given[:200], legal=known_scenarios())
     for folder in _folders():
         candidate = folder / f"{given}.yaml"
-        if candidate.is_file():
+        if _is_there(candidate):
             return candidate
     known = known_scenarios()
     raise NotFound(
-        f"there is no scenario {given!r}",
+        f"there is no scenario {given[:200]!r}",
         where=str(FOLDER),
         legal=known,
         next_move=did_you_mean(given, known) or "give a name from the list, or a YAML file",
     )
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        # A pipe is a file, too: `kvbench plan <(generate)`.
+        return path.is_file() or path.is_fifo()
+    except (OSError, ValueError):
+        return False
 
 
 def _folders() -> tuple[Path, ...]:

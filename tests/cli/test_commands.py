@@ -140,3 +140,63 @@ def test_a_reader_that_leaves_early_is_no_error(scenario: Path) -> None:
     )
     assert done.stdout.startswith("demo")
     assert done.returncode == 0
+
+
+def in_shell(line: str, scenario: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell line in which KVBENCH and SCENARIO are filled in."""
+    command = line.replace("KVBENCH", f"{sys.executable} -m harness.cli.app").replace(
+        "SCENARIO", str(scenario)
+    )
+    return subprocess.run(
+        ["bash", "-c", command],  # noqa: S607 - whichever the PATH has
+        cwd=ROOT,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_lacks_our_letters_gets_others(scenario: Path, encoding: str) -> None:
+    env = {"PYTHONIOENCODING": encoding}
+    done = in_shell("KVBENCH calc $(dirname SCENARIO)/model", scenario, **env)
+    assert done.returncode == 0, done.stderr
+    assert "KV bytes per token" in done.stdout
+
+
+def test_an_output_on_a_full_disk_is_said_in_a_line(scenario: Path) -> None:
+    done = in_shell("KVBENCH plan SCENARIO --profile cpu >/dev/full", scenario)
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_closed_streams_are_no_error(scenario: Path, closed: str) -> None:
+    done = in_shell(f"KVBENCH plan SCENARIO --profile cpu {closed}", scenario)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["report", "plan", "bench"])
+@pytest.mark.parametrize("name", ["x" * 5000, "a/" * 3000 + "b.yaml"])
+def test_a_name_longer_than_any_file_is_bad_input(command: str, name: str) -> None:
+    done = kvbench(command, name)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr) < 2000
+
+
+def test_a_scenario_may_come_through_a_pipe(scenario: Path) -> None:
+    done = in_shell("KVBENCH plan <(cat SCENARIO) --profile cpu", scenario)
+    # bash names the pipe /dev/fd/63, which has no suffix but a slash.
+    assert done.returncode == 0, done.stderr
+    assert "launch 1" in done.stdout
+
+
+def test_what_others_wrote_cannot_steer_the_terminal() -> None:
+    done = kvbench("plan", "no\x1b[2Jsuch")
+    assert done.returncode == 2
+    assert "\x1b" not in done.stderr
