@@ -137,6 +137,7 @@ def _cautions(
     versions = sorted({_engine_version(bench) for bench, _ in runs})
     if len(versions) > 1:
         found.append(f"the runs were taken with different engines ({', '.join(versions)})")
+    found += [f"run {b.run_id} is not finished" for b, _ in runs if b.status != "finished"]
     if len({row.run_id for row in rows}) > 1:
         found.append(
             "each row has its own load and baseline: rows can be read, not divided by one another"
@@ -192,6 +193,7 @@ def _gain_text(row: ScoreRow) -> str:
     told = {
         "indistinguishable": "answers indistinguishable from the baseline's own spread",
         "differs": "answers differ: judge them before using it",
+        "random weights": "no quality with random weights: it takes a model trained so",
     }
     parts.append(
         told.get(quality.note or "", "quality unmeasured here: measure it before using it")

@@ -182,10 +182,18 @@ def test_offloading_frees_no_pool_and_says_so() -> None:
     assert cells["throughput"].value is not None
 
 
-def test_random_weights_have_no_quality() -> None:
+def test_random_weights_have_no_quality_and_ask_for_a_model_trained_so() -> None:
     bench, trials = fp8()
     flags = {"fp16": {}, "fp8": {"flags": {"load_format": "dummy"}}}
-    assert row(pair(variants(bench, flags), trials)).cells["quality"].note == "random weights"
+    board = scoreboard([pair(variants(bench, flags), trials)])
+    assert board.rows[0].cells["quality"].note == "random weights"
+    assert board.recommendation[0].endswith("it takes a model trained so")
+
+
+def test_a_run_that_is_not_finished_is_cautioned_of() -> None:
+    bench, trials = fp8()
+    board = scoreboard([pair(replace(bench, status="interrupted"), trials)])
+    assert f"run {bench.run_id} is not finished" in board.cautions
 
 
 def test_the_reference_engine_keeps_its_own_rows_and_enters_no_recommendation() -> None:
