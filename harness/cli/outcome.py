@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from harness.analysis.quality import GATE_CODE, gate_failures
 from harness.analysis.results import Analysis
 from harness.errors import NothingMeasured
 
@@ -11,13 +12,16 @@ FAILED = 1
 
 
 def strict_exit(analysis: Analysis) -> None:
-    """Exit 1 if any figure of a measured trial is invalid, naming each once."""
+    """Exit 1 if a figure of a measured trial is invalid or a variant's text broken, naming each."""
     faults = {
         (verdict.code, verdict.reason): trial.trial_id
         for trial in analysis.trials
         for verdict in trial.verdicts
         if verdict.verdict == "invalid"
     }
+    if analysis.quality is not None:
+        for variant, reasons in gate_failures(analysis.quality).items():
+            faults[GATE_CODE, "; ".join(reasons)] = variant
     if not faults:
         return
     for (code, reason), trial_id in faults.items():

@@ -118,65 +118,23 @@ def test_baseline_then_variant_then_the_baseline_again(
     assert all(len(record.scores) == 10 for record in found.values())
     assert told.warnings == []
     assert told.launches == ["fp16/0", "fp8/0", "fp8/1", "fp16/1"]
-
-
-def test_a_slightly_noisy_variant_differs_and_the_same_model_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAKE_TOY_FP8", "noise=0.4")
-    noisy = fp8(run(tmp_path / "a"))
-    monkeypatch.setenv("FAKE_TOY_FP8", "")
-    same = analysed(run(tmp_path / "b"))
+    noisy, floor = fp8(folder), analysed(folder).floor
     assert noisy.standing == "differs", noisy.gate
-    assert noisy.gate is not None
-    assert noisy.gate.passed
-    assert noisy.on_context is not None
-    assert noisy.on_context.kl.value > 0.001
     assert noisy.free is not None
     assert noisy.free.exact_match.value < 1
-    twin, floor = same.of("fp8"), same.floor
-    assert twin is not None
     assert floor is not None
-    assert twin.standing == "indistinguishable"
-    assert twin.on_context is not None
-    assert twin.on_context.kl.value == 0
     assert floor.free is not None
     assert floor.free.exact_matches == 10
-    assert same.baseline_retrieval is not None
-    assert same.baseline_retrieval.needles_right == 12
 
 
-@pytest.mark.parametrize("fault", ["weights=1", "scramble=1"])
-def test_planted_faults_are_caught_by_agreement_needles_and_gate_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+def test_other_weights_are_found_out_and_void_the_variant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAKE_TOY_FP8", fault)
-    broken = fp8(run(tmp_path))
+    monkeypatch.setenv("FAKE_TOY_FP8", "weights=1")
+    broken = fp8(run(tmp_path, "repeats=1"))
     assert broken.standing == "broken"
-    assert broken.on_context is not None
-    assert broken.kl_excess is not None
-    assert broken.kl_excess.low is not None
-    assert broken.kl_excess.low > 0.5
     assert broken.retrieval is not None
     assert broken.retrieval.needles_right == 0
-    assert broken.gate is not None
-    told = " ".join(broken.gate.reasons)
-    assert "perplexity" in told
-    assert "needles" in told
-
-
-@pytest.mark.parametrize(
-    ("text", "fragment"),
-    [("empty", "are empty"), ("loop", "repetition"), ("garbled", "garbled")],
-)
-def test_broken_text_fails_the_gate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, fragment: str
-) -> None:
-    monkeypatch.setenv("FAKE_TOY_FP8", f"text={text}")
-    broken = fp8(run(tmp_path, "quality.needles=null"))
-    assert broken.standing == "broken"
-    assert broken.gate is not None
-    assert fragment in " ".join(broken.gate.reasons)
 
 
 def test_with_one_repeat_the_baseline_answers_twice_at_the_same_launch(tmp_path: Path) -> None:

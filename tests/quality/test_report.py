@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 
 from harness import store
 from harness.analysis.compare import analyse, to_json
 from harness.analysis.results import Analysis
+from harness.cli.outcome import strict_exit
 from harness.record import QualityPass, QualityRecords
 from harness.report import quality as section_of
 from harness.report.build import build_report
@@ -158,3 +160,12 @@ def test_a_torn_line_is_counted_and_the_next_one_kept(tmp_path: Path) -> None:
     found = store.read_quality(run)
     assert [a.index for a in found.passes[0].answers] == [0, 2]
     assert found.damaged_lines == 1
+
+
+def test_strict_ends_with_1_on_broken_text_and_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    sound = replace(analysis(), trials=())
+    strict_exit(sound)
+    with pytest.raises(typer.Exit) as caught:
+        strict_exit(replace(analysis(BROKEN), trials=()))
+    assert caught.value.exit_code == 1
+    assert "invalid (quality_gate): " in capsys.readouterr().err
