@@ -56,6 +56,8 @@ def divergence(baseline: Mapping[int, float], other: Mapping[int, float], k: int
     unknown, but no token that a list leaves out is likelier than its k-th. The divergence is
     convex in them, so setting each to its best value in turn leads to the least.
     """
+    if baseline == other:
+        return 0.0
     shared = baseline.keys() & other.keys()
     kl = sum(math.exp(baseline[t]) * (baseline[t] - other[t]) for t in shared)
     known, other_known = (sum(math.exp(side[t]) for t in shared) for side in (baseline, other))

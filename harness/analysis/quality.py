@@ -65,7 +65,11 @@ def analyse_quality(records: QualityRecords, baseline: str) -> QualityAnalysis |
         key=lambda p: (p.head.kind != "self", p.head.launches, p.head.variant),
     )
     base_found = retrieval(records.prompts, reference.answers)
-    made = [_held(record, reference, records.prompts) for record in others]
+    seen = [paired(reference.scores, record.scores) for record in others]
+    made = [
+        _held(record, reference, records.prompts, places)
+        for record, places in zip(others, seen, strict=True)
+    ]
     texts = _texts(records.prompts, reference.answers)
     return QualityAnalysis(
         baseline=baseline,
@@ -78,7 +82,7 @@ def analyse_quality(records: QualityRecords, baseline: str) -> QualityAnalysis |
         reference_reason=reference.head.reason,
         baseline_retrieval=base_found,
         baseline_gate=gate(texts, (), log_warnings=reference.head.log_warnings) if texts else None,
-        variants=_against_floor(made, others, reference),
+        variants=_against_floor(made, seen),
         judges=tuple(judge_outcome(judge, records) for judge in records.judges),
         left_out=reference.head.left_out,
         methods=METHODS,
@@ -124,11 +128,13 @@ def _texts(
 
 
 def _held(
-    record: PassRecord, reference: PassRecord, prompts: Sequence[QualityPrompt]
+    record: PassRecord,
+    reference: PassRecord,
+    prompts: Sequence[QualityPrompt],
+    places: Sequence[Place],
 ) -> VariantQuality:
     """One pass beside the reference, the noise floor aside."""
     head = record.head
-    places = paired(reference.scores, record.scores)
     on_answers = agreement([place for place in places if place.in_answer])
     on_context = agreement([place for place in places if not place.in_answer])
     texts, base_texts = (_texts(prompts, side.answers) for side in (record, reference))
@@ -165,21 +171,21 @@ def _errors(record: PassRecord) -> int:
 
 
 def _against_floor(
-    made: Sequence[VariantQuality], records: Sequence[PassRecord], reference: PassRecord
+    made: Sequence[VariantQuality], seen: Sequence[Sequence[Place]]
 ) -> tuple[VariantQuality, ...]:
-    floor = next((one for one in made if one.kind == "self"), None)
-    floor_places: tuple[Place, ...] = ()
-    if floor is not None:
-        own = next(record for record in records if record.head.kind == "self")
-        floor_places = paired(reference.scores, own.scores)
+    """Each variant's excess over the baseline against itself, and where that leaves it."""
+    floor, floor_sums = None, {}
+    for one, places in zip(made, seen, strict=True):
+        if one.kind == "self":
+            floor, floor_sums = one, by_prompt(places)
     stood = []
-    for one, record in zip(made, records, strict=True):
+    for one, places in zip(made, seen, strict=True):
         if one.kind == "variant":
-            places = paired(reference.scores, record.scores)
-            over = excess(by_prompt(places), by_prompt(floor_places)) if floor_places else None
-            one = replace(one, kl_excess=over)
-            one = replace(one, standing=_standing(one, floor))
-        stood.append(one)
+            over = excess(by_prompt(places), floor_sums) if floor_sums else None
+            held = replace(one, kl_excess=over)
+            stood.append(replace(held, standing=_standing(held, floor)))
+        else:
+            stood.append(one)
     return tuple(stood)
 
 
