@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import psutil
 import pytest
 
+from harness.engines import server_log, vllm
 from harness.engines.eviction.evidence import in_force_line, require_in_force
 from harness.errors import ServerStartError
 
@@ -33,3 +37,41 @@ def test_a_missing_or_another_rule_is_no_silent_fallback(log: str) -> None:
         require_in_force(ENV, log)
     assert caught.value.kind == "engine"
     assert "VLLM_PLUGINS" in (caught.value.next_move or "")
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_a_launched_server_that_does_not_evict_is_given_up_and_ended(tmp_path: Path) -> None:
+    """The stand-in serves, but knows nothing of eviction: as an engine without the plugin."""
+    spec = vllm.ServerSpec("some/model", {}, ENV, offline=True)
+    with pytest.raises(ServerStartError, match="does not say that the rule is in force"):
+        vllm.Server.launch(spec, tmp_path / "server.log", timeout_s=30)
+    own = psutil.Process()
+    assert not any("api_server" in child.cmdline() for child in own.children(recursive=True))
+
+
+def test_a_rule_in_ones_own_shell_reaches_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVBENCH_EVICTION", "sinks=4,window=512")
+    assert "KVBENCH_EVICTION" not in vllm._full_env(vllm.ServerSpec("m"))
+    asked = vllm.ServerSpec("m", {}, {"KVBENCH_EVICTION": "sinks=8,window=64"})
+    assert vllm._full_env(asked)["KVBENCH_EVICTION"] == "sinks=8,window=64"
+    assert vllm.recorded_env(asked)["KVBENCH_EVICTION"] == "sinks=8,window=64"
+
+
+def test_a_refusal_in_the_log_is_told_as_one_and_skips_the_variant() -> None:
+    log = (
+        "(EngineCore pid=9) ERROR 11-29 17:00:00 [core.py:1] Traceback (most recent call last):\n"
+        "(EngineCore pid=9) ERROR 11-29 17:00:00 [core.py:1] harness.engines.eviction.refusals."
+        "EvictionRefused: KVBENCH_EVICTION refused: not tested with speculative decoding\n"
+    )
+    failure = server_log.explain_failure(log, 1)
+    assert failure.kind == "unsupported"
+    assert failure.reason == (
+        "token eviction is refused here: not tested with speculative decoding"
+    )
+
+
+def test_a_rule_that_can_not_be_read_is_a_fault_of_the_scenario() -> None:
+    log = "harness.errors.InputError: KVBENCH_EVICTION: the eviction rule 'sinks=1' lacks window\n"
+    failure = server_log.explain_failure(log, 1)
+    assert failure.kind == "flag"
+    assert failure.reason.endswith("the eviction rule 'sinks=1' lacks window")
