@@ -245,7 +245,7 @@ def _charts(found: Scaling) -> Iterator[Chart]:
     if found.of_cache("static") is not None:
         yield Chart(
             "reserved-bytes",
-            _byte_lead(found),
+            _byte_lead(found).rstrip("."),
             "Bars are the bytes of the cache's tensors at a request's last step, measured; the "
             "upright mark is what its tokens need by the formula. Beyond the mark nothing is kept.",
             "; ".join(
@@ -330,7 +330,7 @@ def _log_axes(axes: Axes) -> None:
 
 def _draw_bytes(found: Scaling) -> Figure:
     bars = [(h, v, place) for place, v in enumerate(found.variants) for h in v.held]
-    bars.sort(key=lambda bar: (bar[0].workload_label, bar[2]))
+    bars.sort(key=lambda bar: (bar[0].sequence_tokens, bar[0].workload_label, bar[2]))
     figure, axes = style.figure(0.9 + 0.34 * len(bars))
     for row, (held, _, place) in enumerate(bars):
         look = style.look(place)
