@@ -45,12 +45,13 @@ def prose(part: int = 0) -> str:
 
 @dataclass(frozen=True)
 class Use:
-    """Blocks in use and requests running, as the engine's gauges told them once."""
+    """Blocks in use, requests running and totals, as the engine told them once."""
 
     at_s: float
     blocks: float
     running: float
     preemptions: float
+    prefix_hits: float
 
 
 class Engine:
@@ -94,6 +95,7 @@ class Engine:
             (sample.kv_cache_usage or 0.0) * (blocks - 1),
             sample.requests_running or 0.0,
             sample.preemptions_total or 0.0,
+            sample.prefix_cache_hits_total or 0.0,
         )
 
     @contextlib.contextmanager

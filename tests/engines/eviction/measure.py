@@ -1,8 +1,10 @@
 """The figures of docs/eviction.md: ``python -m tests.engines.eviction.measure [PART …]``.
 
-Each part starts real servers one after another (about half a minute each beside its work) and
-prints one JSON object per server; nothing is judged here but what must hold: every request ends,
-every block comes back, and decoding holds as many blocks as predicted.
+``quality``, ``cuts``, ``crowd`` and ``preemption`` start real servers one after another (about half
+a minute each beside their work) and print one JSON object per server. ``against_fp32`` starts none:
+it reads the log-probabilities that the first two left in ``tests/artifacts`` and holds them against
+transformers with the rule as an explicit mask. Nothing is judged but what must hold: every request
+ends, every block comes back, and decoding holds as many blocks as predicted.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from tests.engines.eviction.driving import (
 )
 
 LENGTH, DECODED = 3000, 40
+KEPT = Path(__file__).resolve().parents[2] / "artifacts" / "eviction"
 RULE = EvictionRule(32, 512)
 
 
@@ -72,12 +75,19 @@ def predicted(rule: EvictionRule, block: int) -> list[int]:
     return sorted(found)
 
 
+def leave(name: str, texts: list[list[int]], own: list[list[float]], mask: Any) -> None:
+    """Keep what ``against_fp32`` needs."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    kept = {"texts": texts, "own": own, "mask": mask}
+    (KEPT / f"{name}.json").write_text(json.dumps(kept))
+
+
 def rule_of(rule: EvictionRule, block: int, chunk: int) -> dict[str, int]:
     return {"sinks": rule.sinks, "window": rule.window, "block": block, "chunk": chunk}
 
 
 def quality(folder: Path) -> None:
-    """Three texts, with and without the rule and its sinks, against fp32 with an explicit mask."""
+    """Three texts, with and without the rule and its sinks."""
     rules = {"stock": None, "sinks 32": RULE, "sinks 0": EvictionRule(0, 512)}
     texts: list[list[int]] = []
     for name, rule in rules.items():
@@ -87,8 +97,7 @@ def quality(folder: Path) -> None:
             own = [server.logprobs(tokens) for tokens in texts]
             blocks = held(server, texts[0])
             granted = server.granted
-        mask = None if rule is None else rule_of(rule, 32, 256)
-        others = [reference(tokens, [mask])[0] for tokens in texts]
+        leave(name, texts, own, None if rule is None else rule_of(rule, 32, 256))
         tell(
             run=name,
             concurrency=granted.max_concurrency,
@@ -97,36 +106,43 @@ def quality(folder: Path) -> None:
             predicted=None if rule is None else predicted(rule, 32),
             ppl_first_500=round(by_bucket(own[0])[0], 2),
             ppl_1000_3000=[tail(found) for found in own],
-            reference=[tail(found) for found in others],
-            worst_bucket=[worst_gap(a, b) for a, b in zip(own, others, strict=True)],
         )
 
 
 def cuts(folder: Path) -> None:
-    """Block and chunk sizes, and an FP8 cache: blocks as predicted, text as the mask says."""
-    for block, chunk, dtype in (
-        (32, 64, "auto"),
-        (32, 2048, "auto"),
-        (128, 256, "auto"),
-        (128, 2048, "auto"),
-        (32, 256, "fp8"),
+    """Block and chunk sizes, and an FP8 cache: blocks as predicted."""
+    for block, chunk, dtype, caching in (
+        (32, 64, "auto", False),
+        (32, 2048, "auto", False),
+        (128, 256, "auto", False),
+        (128, 2048, "auto", True),
+        (32, 256, "fp8", False),
     ):
-        flags = {"block_size": block, "max_num_batched_tokens": chunk, "kv_cache_dtype": dtype}
+        flags = {
+            "block_size": block,
+            "max_num_batched_tokens": chunk,
+            "kv_cache_dtype": dtype,
+            "enable_prefix_caching": caching,
+        }
         with engine(folder, evicting(32, 512), {**FLAGS, **flags}) as server:
             tokens = server.tokens(prose())[:LENGTH]
             own = server.logprobs(tokens)
             blocks = held(server, tokens)
             granted = server.granted
+            repeated = [server.complete(tokens, 8) for _ in range(2 if caching else 0)]
+            hits = server.use().prefix_hits
+        # Nothing of an evicted request may be found again, and so it is computed anew each time.
+        assert not hits
+        assert len(set(repeated)) <= 1
         assert set(blocks["decoding"]) <= set(predicted(RULE, block))
-        (other,) = reference(tokens, [rule_of(RULE, block, chunk)])
+        name = f"block {block}, chunk {chunk}, {dtype}"
+        leave(name, [tokens], [own], rule_of(RULE, block, chunk))
         tell(
             **flags,
             concurrency=granted.max_concurrency,
             blocks=blocks,
             predicted=predicted(RULE, block),
             ppl_1000_3000=tail(own),
-            reference=tail(other),
-            worst_bucket=worst_gap(own, other),
         )
 
 
@@ -158,7 +174,7 @@ def crowd(folder: Path) -> None:
 
 
 def preemption(folder: Path) -> None:
-    """8 requests of 1,000 sampled tokens in 70 blocks: more than fit, so some are thrown out."""
+    """8 requests of 600 sampled tokens in 70 blocks: more than fit, so some are thrown out."""
     flags: Mapping[str, Any] = {
         **FLAGS,
         "num_gpu_blocks_override": 70,
@@ -169,10 +185,31 @@ def preemption(folder: Path) -> None:
         with engine(folder, env, flags) as server:
             tokens = server.tokens(prose())
             prompts = [tokens[start : start + 200] for start in range(0, 1600, 200)]
-            tell(run=name, **pooled(server, prompts, 1000, temperature=0.7))
+            tell(run=name, **pooled(server, prompts, 600, temperature=0.7))
 
 
-PARTS = {"quality": quality, "cuts": cuts, "crowd": crowd, "preemption": preemption}
+def against_fp32(_folder: Path) -> None:
+    """What servers left, against transformers in fp32 with the rule as an explicit mask."""
+    for path in sorted(KEPT.glob("*.json")):
+        kept = json.loads(path.read_text())
+        for text, (tokens, own) in enumerate(zip(kept["texts"], kept["own"], strict=True)):
+            (other,) = reference(tokens, [kept["mask"]])
+            tell(
+                run=path.stem,
+                text=text,
+                ppl_1000_3000=tail(own),
+                reference=tail(other),
+                worst_bucket=worst_gap(own, other),
+            )
+
+
+PARTS = {
+    "quality": quality,
+    "cuts": cuts,
+    "crowd": crowd,
+    "preemption": preemption,
+    "against_fp32": against_fp32,
+}
 
 
 def chosen() -> Iterator[str]:
