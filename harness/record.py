@@ -188,8 +188,19 @@ class GpuFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class CpuPeaks:
+    """What a CPU did at best: memory bandwidth, and bf16 matrix products with all its cores."""
+
+    bandwidth_bytes_per_s: float
+    flops_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Environment:
-    """The machine and software that a run was taken on."""
+    """The machine and software that a run was taken on.
+
+    ``cpu_peaks`` are measured where the engine runs on the CPU; a GPU's stand in its data sheet.
+    """
 
     profile: str
     kvbench_version: str
@@ -203,6 +214,7 @@ class Environment:
     git_revision: str | None = None
     git_dirty: bool | None = None
     started_at: str | None = None
+    cpu_peaks: CpuPeaks | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from harness.analysis.bounds import beyond_bounds, bounds, with_use
 from harness.analysis.cautions import Evidence, cautions
 from harness.analysis.granted import granted_figures, pool_bytes
 from harness.analysis.headline import headline
@@ -25,11 +26,13 @@ from harness.analysis.plain import to_json
 from harness.analysis.quality import analyse_quality, gated
 from harness.analysis.results import (
     Analysis,
+    Bounds,
     Comparison,
     KvComparison,
     KvFigures,
     Ledger,
     Occupancy,
+    Summary,
     Theory,
     TrialAnalysis,
 )
@@ -42,8 +45,8 @@ from harness.scenario.schema import shape_label
 from harness.specs.model import ModelSpec, model_spec
 from harness.theory.capacity import KvCapacity, predict_capacity, settings_from_flags
 from harness.theory.settings import EngineSettings, default_max_num_batched_tokens
-from harness.theory.weights import weight_footprint
-from harness.units import Bytes, Tokens
+from harness.theory.weights import WeightFootprint, repacked_bytes, weight_footprint
+from harness.units import Tokens
 
 __all__ = ["METHODS", "Analysis", "analyse", "to_json", "workload_label"]
 
@@ -145,7 +148,9 @@ class _Prediction:
 
     capacity: KvCapacity | None
     reason: str | None
-    weights_bytes_per_gpu: Bytes | None = None
+    weights: WeightFootprint | None = None
+    model: ModelSpec | None = None
+    settings: EngineSettings | None = None
 
 
 def _predict(run: Run) -> _Prediction:
@@ -161,7 +166,7 @@ def _predict(run: Run) -> _Prediction:
         env = run.server.env if run.server is not None else {}
         settings = settings_from_flags(flags, device, env=env)
         capacity = predict_capacity(model, settings, pool_bytes(run), num_blocks=blocks)
-        return _Prediction(capacity, None, _weights(model, settings))
+        return _Prediction(capacity, None, _weights(model, settings), model, settings)
     except InputError as error:
         return _Prediction(None, str(error))
     except (TypeError, ValueError) as error:
@@ -169,10 +174,10 @@ def _predict(run: Run) -> _Prediction:
         return _Prediction(None, f"the server's flags can't be read as numbers: {error}")
 
 
-def _weights(model: ModelSpec, settings: EngineSettings) -> Bytes | None:
-    """Weight bytes per GPU; None where the config lacks what only weights need."""
+def _weights(model: ModelSpec, settings: EngineSettings) -> WeightFootprint | None:
+    """Weights of one GPU; None where the config lacks what only weights need."""
     try:
-        return weight_footprint(model, settings).bytes_per_gpu
+        return weight_footprint(model, settings)
     except ModelConfigError:
         return None
 
@@ -195,6 +200,8 @@ def _trial(
     run, facts = record.run, record.run.trial
     summary = summarize(record) if record.requests or run.status == "sealed" else None
     granted = granted_figures(run)
+    best, no_bounds = _bounds(run, prediction, summary)
+    beaten = () if best is None or summary is None else beyond_bounds(best, summary)
     return TrialAnalysis(
         trial_id=facts.trial_id,
         variant=facts.variant,
@@ -211,8 +218,26 @@ def _trial(
         theory_reason=prediction.reason,
         granted=granted,
         granted_observed=granted.num_blocks is not None or granted.kv_cache_tokens is not None,
-        verdicts=verdicts(record, summary, peers),
+        verdicts=(*verdicts(record, summary, peers), *beaten),
+        bounds=best,
+        bounds_reason=no_bounds,
     )
+
+
+def _bounds(
+    run: Run, prediction: _Prediction, summary: Summary | None
+) -> tuple[Bounds | None, str | None]:
+    """What the device could do at best under this load, and how near the load came to it."""
+    model, settings = prediction.model, prediction.settings
+    if model is None or settings is None:
+        return None, prediction.reason
+    try:
+        best, reason = bounds(run, model, settings)
+        if best is None or summary is None:
+            return best, reason
+        return with_use(best, run, model, settings, summary), None
+    except ModelConfigError as error:
+        return None, str(error)
 
 
 def _theory(capacity: KvCapacity | None, workload: Mapping[str, Any]) -> Theory | None:
@@ -449,10 +474,13 @@ def _ledgers(
 
 def _predicted_memory(record: TrialRecord, prediction: _Prediction) -> PredictedMemory:
     count = gpus(record.run.trial.server_flags)
-    capacity, weights = prediction.capacity, prediction.weights_bytes_per_gpu
+    capacity, weights = prediction.capacity, prediction.weights
     pool = None
     if capacity is not None and capacity.num_blocks is not None:
         pool = capacity.num_blocks * capacity.bytes_per_block * count
+    on_cpu = record.run.environment.profile == "cpu"
     return PredictedMemory(
-        weights_bytes=None if weights is None else weights * count, kv_pool_bytes=pool
+        weights_bytes=None if weights is None else weights.bytes_per_gpu * count,
+        kv_pool_bytes=pool,
+        other_bytes=repacked_bytes(weights) * count if weights is not None and on_cpu else None,
     )

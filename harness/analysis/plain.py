@@ -64,6 +64,8 @@ def _row(trial: TrialAnalysis, occupancy: Occupancy | None) -> dict[str, Any]:
         },
         "theory": _theory(trial),
         "theory_reason": trial.theory_reason,
+        "ceilings": plain(trial.bounds),
+        "ceilings_reason": trial.bounds_reason,
         "verdicts": plain(trial.verdicts),
     }
 

@@ -19,6 +19,7 @@ from harness.units import Bytes, Fraction, Seconds, Tokens
 Judgement = Literal["valid", "suspect", "invalid"]
 Effect = Literal["higher", "lower", "no difference shown", "no interval", "unknown"]
 Better = Literal["higher", "lower"]
+TheoryKind = Literal["expected", "at least", "at most"]
 Unit = Literal[
     "bytes",
     "bytes_per_token",
@@ -183,10 +184,29 @@ class Theory:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialAnalysis:
-    """One trial as it went. ``theory_reason`` says why ``theory`` is None.
+class Bounds:
+    """The best that one trial's device can do (``bounds``): no TTFT or TPOT below, no rate above.
 
-    A trial that failed keeps the summary of the requests it finished; it enters no comparison.
+    ``mfu``/``mbu`` are operations done and bytes moved, at least, over time and peak.
+    """
+
+    device: str
+    source: str
+    bandwidth_bytes_per_s: float
+    flops_per_s: float
+    ttft_s: Seconds
+    tpot_s: Seconds
+    output_throughput: float
+    mfu: Fraction | None = None
+    mbu: Fraction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialAnalysis:
+    """One trial as it went.
+
+    ``theory_reason`` says why ``theory`` is None, ``bounds_reason`` why ``bounds`` is. A trial
+    that failed keeps the summary of the requests it finished; it enters no comparison.
     """
 
     trial_id: str
@@ -205,6 +225,8 @@ class TrialAnalysis:
     granted: KvFigures
     granted_observed: bool
     verdicts: tuple[Verdict, ...]
+    bounds: Bounds | None = None
+    bounds_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +254,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One metric across the variants; ``metric`` is a dotted name such as ``ttft_s.p50``."""
+    """One metric across the variants; ``metric`` is a dotted name such as ``ttft_s.p50``.
+
+    ``theory_is`` tells what the cells' ``theory`` is: the value expected, or a bound on it.
+    """
 
     metric: str
     label: str
@@ -240,6 +265,7 @@ class Row:
     better: Better | None
     noise: NoiseFloor | None
     cells: tuple[Cell, ...]
+    theory_is: TheoryKind = "expected"
 
     def cell(self, variant: str) -> Cell | None:
         """The cell of ``variant``, if the row has one."""

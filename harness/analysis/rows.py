@@ -10,7 +10,7 @@ a report shows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.analysis.results import (
     Better,
@@ -22,6 +22,7 @@ from harness.analysis.results import (
     Row,
     Steady,
     Summary,
+    TheoryKind,
     TrialAnalysis,
     Unit,
     Verdict,
@@ -43,6 +44,7 @@ class Metric:
     value: Value
     theory: Value | None = None
     exact: bool = False
+    theory_is: TheoryKind = "expected"
 
     @property
     def field(self) -> str:
@@ -104,6 +106,23 @@ def _of_theory(name: str) -> Value:
     return value
 
 
+def _of_bounds(name: str) -> Value:
+    def value(trial: TrialAnalysis) -> float | None:
+        bound: float | None = None if trial.bounds is None else getattr(trial.bounds, name)
+        return bound
+
+    return value
+
+
+def _bounded(metric: Metric) -> Metric:
+    """The metric with its roofline, where there is one: the least latency, the most tokens."""
+    name = metric.name.removesuffix(".p50")
+    if name not in ("ttft_s", "tpot_s", "output_throughput"):
+        return metric
+    kind: TheoryKind = "at most" if metric.better == "higher" else "at least"
+    return replace(metric, theory=_of_bounds(name), theory_is=kind)
+
+
 def _pool(name: str, label: str, unit: Unit, better: Better) -> Metric:
     granted, predicted = _of_pool(name)
     return Metric(f"kv.{name}", label, unit, better, granted, predicted, exact=True)
@@ -155,12 +174,20 @@ def _metrics() -> tuple[Metric, ...]:
             _of_theory("kv_bytes_in_use"),
         ),
     )
-    rates = [Metric(n, label, unit, "higher", _of_summary(n)) for n, label, unit in _RATES]
+    rates = [
+        _bounded(Metric(n, label, unit, "higher", _of_summary(n))) for n, label, unit in _RATES
+    ]
     goodput = Metric("goodput", "Goodput", "per_s", "higher", _of_summary("goodput"))
     latencies = [
-        Metric(f"{n}.{fig}", f"{label} {fig}", "seconds", "lower", _of_summary(f"{n}.{fig}"))
+        _bounded(
+            Metric(f"{n}.{fig}", f"{label} {fig}", "seconds", "lower", _of_summary(f"{n}.{fig}"))
+        )
         for n, label in _LATENCIES
         for fig in _FIGURES
+    ]
+    used = [
+        Metric("mbu", "Memory bandwidth used (MBU)", "fraction", None, _of_bounds("mbu")),
+        Metric("mfu", "Arithmetic used (MFU)", "fraction", None, _of_bounds("mfu")),
     ]
     sampled = [Metric(n, label, u, better, _of_summary(n)) for n, label, u, better in _SAMPLED]
     steady_rates = [
@@ -178,7 +205,8 @@ def _metrics() -> tuple[Metric, ...]:
         for n, label in _LATENCIES
         for fig in _FIGURES
     ]
-    return (*pool, *rates, goodput, *latencies, *in_use, *sampled, *steady_rates, *steady_latencies)
+    load = (*rates, goodput, *latencies, *in_use, *used, *sampled)
+    return (*pool, *load, *steady_rates, *steady_latencies)
 
 
 METRICS = _metrics()
@@ -214,7 +242,9 @@ def _row(
         _cell(metric, by_variant[name], name == baseline, base, values[name], noise)
         for name in variants
     )
-    return Row(metric.name, metric.label, metric.unit, metric.better, noise, cells)
+    return Row(
+        metric.name, metric.label, metric.unit, metric.better, noise, cells, metric.theory_is
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,50 +1,51 @@
-"""What this machine's CPU can do at best, measured once with torch and kept.
+"""The ceilings of this machine's CPU: measured once (``cpu_peaks``) and kept.
 
-Method: the fastest of several passes over memory far larger than any cache (a copy, counted as
-read and written, and a sum, which only reads: the better of the two), and of a large bf16 matrix
-product, with all cores. The result is kept in a JSON file beside the machine's name, so that it
-is measured once per machine. Not covered: GPUs, whose ceilings come from data sheets.
+Method: the engine's Python runs the measurement in a process of its own; the result is kept in a
+JSON file under the machine's name and that Python's path, so that a machine is measured once.
+Where it can't be measured (no torch there) there is no ceiling. Not covered: GPUs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import time
-from collections.abc import Callable
+import subprocess
 from pathlib import Path
 
+from harness.engines import cpu_peaks
 from harness.engines.embedded import cache_root
-from harness.errors import KvbenchError
-from harness.theory.roofline import Ceilings
+from harness.engines.vllm import engine_python
+from harness.record import CpuPeaks
 from harness.units import Seconds
 
-#: Far beyond any cache, far below any machine's memory.
-_COPY_ELEMENTS = 64 * 1024 * 1024
-_MATRIX = 2048
-_PASSES = 5
+_LIMIT_S: Seconds = 120.0
 
 
-def cpu_ceilings(machine: str, cache: Path | None = None) -> Ceilings:
+def cpu_ceilings(machine: str, cache: Path | None = None) -> CpuPeaks | None:
     """Return the CPU's ceilings, from the cache if this machine was measured before.
 
     Args:
         machine: what tells this machine from others (CPU name and core count).
-        cache: the JSON file; by default in the user's cache folder.
-
-    Raises:
-        KvbenchError: torch is not installed here.
+        cache: the JSON file; by default in kvbench's cache folder.
     """
     file = cache or cache_root() / "ceilings.json"
     known = _read(file)
-    if machine not in known:
-        known[machine] = _measure()
+    key = f"{machine}, {engine_python()}"
+    if _peaks(known.get(key)) is None and (measured := _measure()) is not None:
+        known[key] = [measured.bandwidth_bytes_per_s, measured.flops_per_s]
         _write(file, known)
-    bandwidth, flops = known[machine]
-    return Ceilings(machine, bandwidth, flops, "measured here with torch")
+    return _peaks(known.get(key))
 
 
-def _read(file: Path) -> dict[str, list[float]]:
+def _peaks(stored: object) -> CpuPeaks | None:
+    match stored:
+        case [float(bandwidth), float(flops)] if bandwidth > 0 and flops > 0:
+            return CpuPeaks(bandwidth, flops)
+    return None
+
+
+def _read(file: Path) -> dict[str, object]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -52,38 +53,27 @@ def _read(file: Path) -> dict[str, list[float]]:
     return found if isinstance(found, dict) else {}
 
 
-def _write(file: Path, known: dict[str, list[float]]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
+def _write(file: Path, known: dict[str, object]) -> None:
     beside = file.with_suffix(f".{os.getpid()}.tmp")
-    beside.write_text(json.dumps(known, indent=2), encoding="utf-8")
-    beside.replace(file)
-
-
-def _measure() -> list[float]:
     try:
-        import torch
-    except ImportError:
-        raise KvbenchError(
-            "torch is not installed, so this CPU's ceilings can't be measured",
-            next_move="run in the environment that serves the models",
-        ) from None
-    source = torch.ones(_COPY_ELEMENTS, dtype=torch.float32)
-    target = torch.empty_like(source)
-    left = torch.ones((_MATRIX, _MATRIX), dtype=torch.bfloat16)
-    with torch.inference_mode():
-        copied = _fastest(lambda: target.copy_(source))
-        summed = _fastest(source.sum)
-        multiplied = _fastest(lambda: torch.mm(left, left))
-    size = source.element_size() * _COPY_ELEMENTS
-    return [max(2 * size / copied, size / summed), 2 * _MATRIX**3 / multiplied]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(json.dumps(known, indent=2), encoding="utf-8")
+        beside.replace(file)
+    except OSError:
+        # A cache that can't be kept costs a few seconds at the next bench, and no result.
+        with contextlib.suppress(OSError):
+            beside.unlink()
 
 
-def _fastest(work: Callable[[], object]) -> Seconds:
-    """The shortest pass: disturbances only ever make one longer."""
-    work()
-    passes: list[Seconds] = []
-    for _ in range(_PASSES):
-        start = time.perf_counter()
-        work()
-        passes.append(time.perf_counter() - start)
-    return min(passes)
+def _measure() -> CpuPeaks | None:
+    try:
+        done = subprocess.run(
+            [engine_python(), cpu_peaks.__file__],
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=True,
+        )
+        return _peaks(json.loads(done.stdout))
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from harness import machine
 from harness.engines import attached, models, server_log, vllm
+from harness.engines.ceilings import cpu_ceilings
 from harness.engines.reference import ReferenceEngine
 from harness.errors import (
     EngineMissing,
@@ -167,6 +168,16 @@ def _models_of(
     return found
 
 
+def _environment(scenario: Scenario, progress: Progress) -> Environment:
+    """This machine; where vLLM is to run on its CPU, with what that CPU does at best."""
+    found = machine.describe(scenario.profile)
+    if scenario.profile != "cpu" or scenario.attach is not None or scenario.engine != "vllm":
+        return found
+    progress.preparing("looking up what this CPU can do at best (measured once, some seconds)")
+    name = f"{found.cpu or 'unknown CPU'}, {found.cpu_cores} cores"
+    return dataclasses.replace(found, cpu_peaks=cpu_ceilings(name))
+
+
 def _open(
     scenario: Scenario,
     trials: Sequence[Trial],
@@ -177,7 +188,7 @@ def _open(
     resume: bool,
     load_workers: int,
 ) -> _Bench:
-    environment = machine.describe(scenario.profile)
+    environment = _environment(scenario, progress)
     trial_ids = tuple(trial.trial_id for trial in trials)
     slug = slugify(scenario.name)
     folder = find_unfinished(root, slug, trial_ids) if resume else None
@@ -575,4 +586,3 @@ def _client_cores(log: str, progress: Progress) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-

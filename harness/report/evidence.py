@@ -135,6 +135,7 @@ def setup(bench: BenchRecord, trials: Sequence[TrialRecord], analysis: Analysis)
         Fact("Flags of every server", json.dumps(shared, ensure_ascii=False), code=True),
         *_variant_facts(bench),
         Fact("KV budget", _budget(analysis)),
+        Fact("Ceilings (roofline)", _ceilings(analysis)),
         Fact("Repeats", _repeats(scenario.get("repeats"))),
         Fact("Objectives (SLO)", _objectives(scenario.get("slo"))),
         Fact("Time", time_text(bench)),
@@ -166,6 +167,18 @@ def _budget(analysis: Analysis) -> str:
     if analysis.kv_budget_mode == "engine":
         return "none: each variant ran with the pool that the engine chose for it"
     return "unknown"
+
+
+def _ceilings(analysis: Analysis) -> str:
+    """What the device does at best, and by whose word; or why nobody knows."""
+    known = next((trial.bounds for trial in analysis.trials if trial.bounds is not None), None)
+    if known is None:
+        reasons = dict.fromkeys(t.bounds_reason for t in analysis.trials if t.bounds_reason)
+        return f"unknown: {next(iter(reasons), 'no trial was played')}"
+    return (
+        f"{known.device}: {units.format_bandwidth(known.bandwidth_bytes_per_s)}, "
+        f"{units.format_rate(known.flops_per_s / 1e12, 'TFLOP/s', 2)} ({known.source})"
+    )
 
 
 def _objectives(slo: object) -> str:

@@ -213,12 +213,18 @@ def _cell(row: Row, cell: Cell, notes: _Notes, *, base_usable: bool) -> CellText
         variant=cell.variant,
         value=WITHHELD if withheld else value_text(cell.value, row.unit),
         ratio="" if cell.is_baseline else _ratio_of(cell, comparable=comparable),
-        theory=value_text(cell.theory, row.unit),
+        theory=_theory_text(row, cell),
         effect=effect,
         tone=tone,
         judgement=cell.verdict if cell.value is not None else "valid",
         notes=tuple(dict.fromkeys(notes.number(cell.variant, verdict) for verdict in doubts)),
     )
+
+
+def _theory_text(row: Row, cell: Cell) -> str:
+    """``5,120`` where a value is expected, ``at least 31.0 ms`` where theory only bounds it."""
+    text = value_text(cell.theory, row.unit)
+    return text if cell.theory is None or row.theory_is == "expected" else f"{row.theory_is} {text}"
 
 
 def _ratio_of(cell: Cell, *, comparable: bool) -> str:

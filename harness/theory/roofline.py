@@ -206,18 +206,33 @@ def load_ceilings(
     per output token that reads the weights and every sequence's KV. Prefill may ride in a decode
     step, so its reads of the weights are not counted a second time.
     """
+    prefill = prefill_work(model, settings, prompt_tokens).least_time(ceilings)
+    alone = decode_work(model, settings, [prompt_tokens + 1]).least_time(ceilings)
+    together = load_work(
+        model,
+        settings,
+        concurrency=concurrency,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+    )
+    return LoadCeilings(prefill, alone, concurrency * output_tokens / together.least_time(ceilings))
+
+
+def load_work(
+    model: ModelSpec,
+    settings: EngineSettings,
+    *,
+    concurrency: int,
+    prompt_tokens: Tokens,
+    output_tokens: Tokens,
+) -> Work:
+    """The least that so many requests take together, prompts and all output tokens."""
     prefill = prefill_work(model, settings, prompt_tokens)
-    first = [prompt_tokens + 1]
-    alone = decode_work(model, settings, first).least_time(ceilings)
     step = _uniform(model, settings, concurrency, prompt_tokens + 1)
-    together = Work(
+    return Work(
         flops=concurrency * prefill.flops + (output_tokens - 1) * step.flops,
         weight_bytes=output_tokens * step.weight_bytes,
         kv_bytes=concurrency * prefill.kv_bytes + (output_tokens - 1) * step.kv_bytes,
-    )
-    produced = concurrency * output_tokens
-    return LoadCeilings(
-        prefill.least_time(ceilings), alone, produced / together.least_time(ceilings)
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.analysis.compare import analyse
-from harness.record import BenchRecord, TrialRecord
+from harness.record import BenchRecord, CpuPeaks, TrialRecord
 from harness.report import evidence
 from tests import records
 from tests.report.stored import store_run
@@ -88,6 +88,21 @@ def test_the_harness_own_time_is_what_servers_and_load_leave() -> None:
     facts = evidence.setup(timed, trials, analyse(timed, trials))
     # 100 − 60 − 30 − 8 = 2 s, which is 2 % of 100 s.
     assert "kvbench itself 2.00 s (2.0 %)" in next(f.text for f in facts if f.name == "Time")
+
+
+def test_the_ceilings_are_told_with_their_source_or_why_there_are_none() -> None:
+    bench, trials = records.bench(1)
+    unknown = next(
+        f.text
+        for f in evidence.setup(bench, trials, analyse(bench, trials))
+        if f.name.startswith("Ceilings")
+    )
+    assert unknown.startswith("unknown: this CPU's bandwidth")
+    machine = replace(records.CPU_MACHINE, cpu_peaks=CpuPeaks(40e9, 1e12))
+    bench, trials = records.bench(1, environment=machine)
+    facts = evidence.setup(bench, trials, analyse(bench, trials))
+    told = next(f.text for f in facts if f.name.startswith("Ceilings"))
+    assert "40.0 GB/s, 1.00 TFLOP/s (measured with torch" in told
 
 
 def test_questions_about_quality_are_none_of_the_harness_own_time() -> None:
