@@ -46,7 +46,7 @@ def cached_layers(fields: Fields) -> tuple[Layer, ...]:
 def draft_layers(fields: Fields) -> tuple[Layer, ...]:
     """The layers that the model's own multi-token-prediction module adds when it is used."""
     count = fields.optional_integer("mtp_num_hidden_layers", "num_nextn_predict_layers") or 0
-    if count == 0:
+    if count == 0 or fields.model_type in _OWN_DRAFT_SHAPES:
         return ()
     start = fields.layer_count
     template = _draft_template(fields)
@@ -162,6 +162,24 @@ def _two_shapes(fields: Fields) -> tuple[Layer, ...]:
     return tuple(
         replace(sliding if pattern[i] else full, index=i) for i in range(fields.layer_count)
     )
+
+
+def _other_setting(fields: Fields) -> tuple[Layer, ...]:
+    """Layers of one listed type take heads from ``attention_other_setting`` (Step 3.5)."""
+    other = fields.get("attention_other_setting", {})
+    listed = listed_layer_types(fields) or []
+
+    def adapt(layer: Layer) -> Layer:
+        named = listed[layer.index] if listed else ""
+        if not (
+            isinstance(layer, AttentionLayer) and named and named == other.get("attention_type")
+        ):
+            return layer
+        dim = other.get("head_dim") or layer.head_dim
+        heads = other.get("num_attention_groups") or layer.kv_heads
+        return replace(layer, kv_heads=heads, head_dim=dim, head_dim_v=dim)
+
+    return tuple(adapt(layer) for layer in _plain(fields))
 
 
 # --- latent attention ----------------------------------------------------------------------------
@@ -343,6 +361,7 @@ _LATENT_TYPES = frozenset(
 )
 
 _PLAIN_TYPES = (
+    "afmoe",
     "apertus",
     "arcee",
     "baichuan",
@@ -356,6 +375,7 @@ _PLAIN_TYPES = (
     "ernie4_5_moe",
     "exaone",
     "exaone4",
+    "exaone_moe",
     "gemma",
     "gemma2",
     "gemma3",
@@ -395,6 +415,7 @@ _PLAIN_TYPES = (
     "persimmon",
     "phi",
     "phi3",
+    "phi4mm",
     "phimoe",
     "qwen",
     "qwen2",
@@ -437,6 +458,7 @@ _RULES: dict[str, LayerRule] = {
     "gemma4_unified_text": _wide_global,
     "mimo_v2_flash": _two_shapes,
     "mimo_v2": _two_shapes,
+    "step3p5": _other_setting,
     "minicpm3": _padded_latent,
     "longcat_flash": _two_latent_per_layer,
     "qwen3_next": _listed_or_every(recurrent.delta_rule, 4),
@@ -460,6 +482,11 @@ _RULES: dict[str, LayerRule] = {
 
 #: Model classes that know no attention at all; a hybrid class stays one without attention layers.
 ATTENTION_FREE = frozenset({"mamba", "falcon_mamba", "mamba2"})
+
+#: Types whose draft layers are shaped unlike the target's: not counted, and a note says so.
+_OWN_DRAFT_SHAPES = frozenset(
+    {"mimo_v2", "mimo_v2_flash", "step3p5", "nemotron_h", "exaone_moe", "longcat_flash"}
+)
 
 _REFUSED = {
     "deepseek_v4": "compress_ratios: several compressed caches with layouts of their own",

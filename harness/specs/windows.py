@@ -132,6 +132,13 @@ def _alternating(fields: Fields) -> tuple[Sight, ...]:
     return _sliding_where(i % 2 == 0 for i in range(fields.layer_count))
 
 
+def _even_or_listed(fields: Fields) -> tuple[Sight, ...]:
+    """Listed types, or every other layer where none are listed."""
+    if (listed := listed_layer_types(fields)) is not None:
+        return _named(fields, listed)
+    return _alternating(fields)
+
+
 def _chunked(fields: Fields) -> tuple[Sight, ...]:
     """Layers with rotary positions attend within a chunk, those without see everything."""
     listed = fields.get("no_rope_layers")
@@ -209,6 +216,7 @@ _RULES: dict[str, Callable[[Fields], tuple[Sight, ...]]] = {
     "cohere2_moe": _pattern(4),
     "exaone4": _pattern(4),
     "olmo3": _pattern(4),
+    "step3p5": _even_or_listed,
     "gpt_oss": _alternating,
     "llama4": _chunked,
     "llama4_text": _chunked,

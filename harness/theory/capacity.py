@@ -225,8 +225,13 @@ def _notes(
         notes.append(
             "prefix caching is taken to be on (the engine's default): it costs a state more"
         )
+    if model.is_hybrid and (block := _primary_block(groups)) > settings.default_block_size:
+        notes.append(
+            f"attention blocks are raised to {block:,} tokens so that a page covers a state: "
+            "a shorter request takes a whole block all the same"
+        )
     if settings.num_speculative_tokens and not model.draft_layers:
-        notes.append("draft layers are not counted: the config names none of its own")
+        notes.append("draft layers are not counted: none of the model's own are known")
     if model.uses_mla and settings.device == "cuda" and settings.block_size is None:
         notes.append(
             "block size 16 is assumed; FlashMLA uses 64: pass block_size as it was printed"

@@ -171,6 +171,31 @@ def test_sliding_layers_with_heads_of_their_own() -> None:
     )
 
 
+def test_layers_of_one_listed_type_take_other_heads() -> None:
+    found = layers(
+        "step3p5",
+        2,
+        num_attention_groups=4,
+        sliding_window=32,
+        layer_types=["full_attention", "sliding_attention"],
+        attention_other_setting={
+            "attention_type": "sliding_attention",
+            "num_attention_heads": 16,
+            "num_attention_groups": 2,
+            "head_dim": 32,
+        },
+    )
+    assert found == (
+        AttentionLayer(0, "full", 4, 64, 64),
+        AttentionLayer(1, "sliding", 2, 32, 32, window=32),
+    )
+
+
+def test_draft_layers_of_a_shape_of_their_own_are_not_guessed() -> None:
+    config = {**BASE, "model_type": "step3p5", "num_hidden_layers": 1}
+    assert draft_layers(Fields({**config, "num_nextn_predict_layers": 3}, "small")) == ()
+
+
 def test_latent_attention_keeps_one_vector_for_all_heads() -> None:
     found = layers("deepseek_v3", 1, kv_lora_rank=512, qk_rope_head_dim=64)
     assert found == (AttentionLayer(0, "mla", 1, 576, 0),)

@@ -139,6 +139,14 @@ def test_windows_say_what_they_are_charged_with() -> None:
     assert any("512 tokens in flight" in note for note in notes)
 
 
+def test_a_raised_block_is_told() -> None:
+    notes = predict_capacity(small(HYBRID, linear_key_head_dim=2048), EngineSettings(), None).notes
+    assert any("raised to 192 tokens" in note for note in notes)
+    assert not any(
+        "raised" in n for n in predict_capacity(small(HYBRID), EngineSettings(), None).notes
+    )
+
+
 # --- the inverse ---------------------------------------------------------------------------------
 
 
