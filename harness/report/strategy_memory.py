@@ -12,6 +12,7 @@ from harness.analysis.results import Analysis, KvComparison
 from harness.record import BenchRecord, TrialRecord
 from harness.report.charts import Chart
 from harness.report.parts import Grid, Section
+from harness.report.sentence import listed
 from harness.report.strategy_charts import (
     Curve,
     Pair,
@@ -194,6 +195,8 @@ def dtype_section(
             ),
         ),
         not_covered="What fewer bits cost in answer quality; contexts beyond the longest measured.",
+        opens=True,
+        keeps_points=True,
     )
 
 
@@ -334,12 +337,6 @@ def heads_section(
     pools = [kv for kv in analysis.kv if kv.variant in heads]
     if len({heads[kv.variant] for kv in pools}) < 2:
         return None
-    exact = all(kv.agrees for kv in pools)
-    told = ", ".join(
-        f"{kv.variant} ({heads[kv.variant]} KV heads) {format_ratio(kv.capacity_ratio)}"
-        for kv in pools
-        if not kv.is_baseline
-    )
     return Section(
         anchor="attention-heads",
         title="KV heads: MHA, GQA and MQA",
@@ -348,10 +345,7 @@ def heads_section(
             "Bytes per token are proportional to the KV heads, whatever the query heads, so in the "
             "same bytes the pool holds more by the inverse ratio of the heads."
         ),
-        lead=(
-            f"Against {pools[0].variant} with {heads[pools[0].variant]} KV heads the same bytes "
-            f"hold {told} the tokens{', exactly as predicted' if exact else ''}."
-        ),
+        lead=_heads_lead(pools, heads),
         grids=(_heads_grid(analysis, pools, heads),),
         measured=(
             (
@@ -362,7 +356,22 @@ def heads_section(
         not_covered=(
             "Quality: not applicable here. It takes models trained with fewer KV heads to see it."
         ),
+        opens=True,
+        keeps_points=True,
     )
+
+
+def _heads_lead(pools: Sequence[KvComparison], heads: dict[str, int]) -> str:
+    exact = ", exactly as predicted" if all(kv.agrees for kv in pools) else ""
+    told = listed(
+        [
+            f"{format_ratio(kv.capacity_ratio)} the tokens with {heads[kv.variant]} ({kv.variant})"
+            for kv in pools
+            if not kv.is_baseline
+        ]
+    )
+    base = pools[0]
+    return f"Against {heads[base.variant]} KV heads ({base.variant}) the same bytes hold {told}{exact}."
 
 
 def _kv_heads(records: Sequence[TrialRecord]) -> dict[str, int]:
@@ -459,6 +468,8 @@ def window_section(
             ),
         ),
         not_covered=_window_limits(analysis),
+        opens=True,
+        keeps_points=True,
     )
 
 
