@@ -41,14 +41,14 @@ from harness.analysis.stats import METHOD
 from harness.analysis.verdict import verdicts
 from harness.errors import InputError, ModelConfigError
 from harness.record import BenchRecord, QualityRecords, Run, TrialRecord
-from harness.scenario.schema import shape_label
+from harness.scenario.schema import shape_label, workload_label
 from harness.specs.model import ModelSpec, model_spec
 from harness.theory.capacity import KvCapacity, predict_capacity, settings_from_flags
 from harness.theory.settings import EngineSettings, default_max_num_batched_tokens
 from harness.theory.weights import WeightFootprint, repacked_bytes, weight_footprint
 from harness.units import Tokens
 
-__all__ = ["METHODS", "Analysis", "analyse", "to_json", "workload_label"]
+__all__ = ["METHODS", "Analysis", "analyse", "to_json"]
 
 #: How the figures were made, for every report and export.
 METHODS: Mapping[str, str] = {
@@ -294,16 +294,6 @@ def _plain_tokens_per_request(capacity: KvCapacity) -> Callable[[Tokens], Tokens
 def _request_tokens(workload: Mapping[str, Any]) -> Tokens | None:
     prompt, output = workload.get("context_tokens"), workload.get("output_tokens")
     return prompt + output if isinstance(prompt, int) and isinstance(output, int) else None
-
-
-def workload_label(workload: Mapping[str, Any]) -> str:
-    """A short readable name, such as ``512+16 tokens × 50, concurrency 4``."""
-    rate, concurrency = workload.get("request_rate"), workload.get("concurrency")
-    loop = f"concurrency {concurrency}" if rate is None else f"{rate:g} req/s"
-    prompt, output = workload.get("context_tokens"), workload.get("output_tokens")
-    text = f"{prompt}+{output} tokens × {workload.get('num_prompts')}, {loop}"
-    text += shape_label(workload)
-    return f"{workload['name']}: {text}" if workload.get("name") else text
 
 
 def _key(workload: Mapping[str, Any]) -> str:

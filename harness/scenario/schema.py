@@ -165,15 +165,8 @@ class Workload(Strict):
 
     @property
     def label(self) -> str:
-        """A short readable name, such as ``512+16 tokens × 50, concurrency 4``."""
-        loop = (
-            f"concurrency {self.concurrency}"
-            if self.concurrency is not None
-            else f"{self.request_rate:g} req/s"
-        )
-        text = f"{self.context_tokens}+{self.output_tokens} tokens × {self.num_prompts}, {loop}"
-        text = f"{text}{shape_label(self.model_dump())}"
-        return f"{self.name}: {text}" if self.name else text
+        """A short readable name (:func:`workload_label`)."""
+        return workload_label(self.model_dump())
 
 
 #: Keys that make the requests of a workload differ from one another; one at most is given.
@@ -196,6 +189,16 @@ def shape_label(workload: Mapping[str, Any]) -> str:
     if shared:
         return f", {shared} shared"
     return f", {turns} turns" if turns else ""
+
+
+def workload_label(workload: Mapping[str, Any]) -> str:
+    """A workload's readable name, such as ``exercise: 512+16 tokens × 50, concurrency 4``."""
+    rate = workload.get("request_rate")
+    loop = f"concurrency {workload.get('concurrency')}" if rate is None else f"{rate:g} req/s"
+    prompt, output = workload.get("context_tokens"), workload.get("output_tokens")
+    text = f"{prompt}+{output} tokens × {workload.get('num_prompts')}, {loop}"
+    text += shape_label(workload)
+    return f"{workload['name']}: {text}" if workload.get("name") else text
 
 
 #: Keys of a workload that may be a list; lists are crossed with one another.

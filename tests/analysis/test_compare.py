@@ -3,9 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from harness.analysis.compare import analyse, to_json, workload_label
+from harness.analysis.compare import analyse, to_json
 from harness.analysis.headline import widest_interval
 from harness.scenario import Workload
+from harness.scenario.schema import workload_label
 from tests.analysis.build import judged, with_run
 from tests.records import EXERCISE, GPU_MACHINE, KV_BOUND, bench, failed, half_written, skipped
 
@@ -42,9 +43,10 @@ def test_each_workload_is_compared_by_itself_with_the_baseline_first(analysis):
 
 def test_the_label_of_a_stored_workload_is_that_of_the_scenario():
     closed = {key: value for key, value in EXERCISE.items() if key != "burstiness"}
-    assert workload_label(EXERCISE) == Workload(**closed).label
+    label = "exercise: 512+16 tokens × 50, concurrency 4"
+    assert workload_label(EXERCISE) == Workload(**closed).label == label
     rate = {**EXERCISE, "name": None, "concurrency": None, "request_rate": 2.5}
-    assert workload_label(rate) == Workload(**rate).label
+    assert workload_label(rate) == Workload(**rate).label == "512+16 tokens × 50, 2.5 req/s"
 
 
 def test_predicted_and_granted_pools_agree_to_the_block(analysis):

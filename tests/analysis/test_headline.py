@@ -1,6 +1,7 @@
 from dataclasses import replace
 
-from harness.analysis.compare import analyse, workload_label
+from harness.analysis.compare import analyse
+from harness.scenario.schema import workload_label
 from tests.records import KV_BOUND, bench
 
 ANALYSIS = analyse(*bench())
