@@ -153,6 +153,8 @@ def in_shell(line: str, scenario: Path, **env: str) -> subprocess.CompletedProce
         env={**os.environ, **env},
         capture_output=True,
         text=True,
+        # An output in another encoding is looked at for its plain letters.
+        errors="replace",
         check=False,
         timeout=120,
     )
