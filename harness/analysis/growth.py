@@ -112,7 +112,8 @@ def _point(trial: TrialAnalysis, seen: Occupancy | None) -> GrowthPoint | None:
         output_tokens=int(trial.workload["output_tokens"]),
         requests=round(theory.kv_bytes_in_use / each),
         predicted_bytes=theory.kv_bytes_in_use,
-        measured_bytes=share * (blocks - 1) * size * rate,
+        # A whole number of blocks, told as a share of those that can be used.
+        measured_bytes=round(share * (blocks - 1)) * size * rate,
         block_bytes=size * rate,
         device_low_bytes=min(device, default=None),
         device_high_bytes=max(device, default=None),

@@ -35,13 +35,13 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes: its curves, and how its values are written."""
+    """One pair of axes: its curves, and how its values are written (None: as memory sizes)."""
 
     title: str
     x_label: str
     y_label: str
     curves: tuple[Curve, ...]
-    y_text: Callable[[float], str]
+    y_text: Callable[[float], str] | None = None
     vertical: tuple[tuple[float, str], ...] = ()
 
 
@@ -75,11 +75,6 @@ def duration_tick(seconds: float) -> str:
     return "0" if seconds == 0 else style.trimmed(units.format_duration(seconds))
 
 
-def bytes_tick(count: float) -> str:
-    """A tick of a memory axis: ``200 MiB``."""
-    return "0" if count == 0 else style.trimmed(units.format_bytes(count, 0))
-
-
 def panels(rows: Sequence[Sequence[Panel]]) -> Figure:
     """Rows of panels side by side; a legend in the first of each row."""
     fig, grid = style.figure(
@@ -106,7 +101,10 @@ def _panel(axes: Axes, panel: Panel) -> None:
     axes.set_ylim(0, top * 1.1 or 1.0)
     style.tick_text(axes.xaxis, units.format_count)
     axes.locator_params(axis="x", integer=True)
-    style.tick_text(axes.yaxis, panel.y_text)
+    if panel.y_text is None:
+        style.byte_ticks(axes.yaxis, top)
+    else:
+        style.tick_text(axes.yaxis, panel.y_text)
     style.light_grid(axes, "both")
 
 

@@ -17,7 +17,6 @@ from harness.report.strategy_charts import (
     Curve,
     Pair,
     Panel,
-    bytes_tick,
     duration_tick,
     pairs,
     panels,
@@ -46,7 +45,7 @@ def growth_section(
     points = [point for each in found for point in each.points]
     worst = max(points, key=lambda point: abs(point.error_fraction))
     inside = all(point.within_a_block for point in points)
-    first = found[0]
+    first, sizes = found[0], [point.measured_bytes for point in points]
     verdict = (
         "every point lies within one block per request of the formula"
         if inside
@@ -66,7 +65,8 @@ def growth_section(
         lead=(
             f"Measured KV memory grows by {format_count(first.bytes_per_token)} bytes per token of "
             f"context ({format_count(first.predicted_bytes_per_token)} predicted), {verdict}; "
-            f"device memory moved by {format_bytes(first.device_span_bytes)} over all of them."
+            f"device memory moved by {format_bytes(first.device_span_bytes)} in all, while KV in "
+            f"use went from {format_bytes(min(sizes))} to {format_bytes(max(sizes))}."
         ),
         grids=tuple(_growth_grid(each) for each in found),
         charts=(_growth_chart(analysis, found),),
@@ -111,6 +111,20 @@ def _growth_grid(each: growth.Growth) -> Grid:
     )
 
 
+#: Device memory that moves by less than this share of itself counts as flat.
+_FLAT_WITHIN = 0.05
+
+
+def _growth_title(found: Sequence[growth.Growth]) -> str:
+    points = [point for each in found for point in each.points]
+    highest = max((p.device_high_bytes or 0 for p in points), default=0)
+    spans = [span for each in found if (span := each.device_span_bytes) is not None]
+    flat = bool(spans) and max(spans) <= _FLAT_WITHIN * highest
+    follows = all(point.within_a_block for point in points)
+    left = "KV memory in use follows the formula" if follows else "KV memory in use and its formula"
+    return f"{left} while device memory stays flat" if flat else f"{left}; device memory beside it"
+
+
 def _growth_chart(analysis: Analysis, found: Sequence[growth.Growth]) -> Chart:
     curves: list[Curve] = []
     device: list[Curve] = []
@@ -141,11 +155,11 @@ def _growth_chart(analysis: Analysis, found: Sequence[growth.Growth]) -> Chart:
                     joined=True,
                 )
             )
-    left = Panel("KV memory in use", "context (tokens)", "bytes", tuple(curves), bytes_tick)
-    right = Panel("Device memory", "context (tokens)", "bytes", tuple(device), bytes_tick)
+    left = Panel("KV memory in use", "context (tokens)", "bytes", tuple(curves))
+    right = Panel("Device memory", "context (tokens)", "bytes", tuple(device))
     return Chart(
         "strategy-growth",
-        "KV memory in use follows the formula while device memory stays flat",
+        _growth_title(found),
         "Left: marks are the engine's own block gauge at its peak, lines the formula. Right: what "
         "NVML (on the CPU the resident memory of the server) shows for the same loads.",
         "; ".join(
@@ -370,8 +384,8 @@ def _heads_lead(pools: Sequence[KvComparison], heads: dict[str, int]) -> str:
             if not kv.is_baseline
         ]
     )
-    base = pools[0]
-    return f"Against {heads[base.variant]} KV heads ({base.variant}) the same bytes hold {told}{exact}."
+    base = f"{heads[pools[0].variant]} KV heads ({pools[0].variant})"
+    return f"Against {base} the same bytes hold {told}{exact}."
 
 
 def _kv_heads(records: Sequence[TrialRecord]) -> dict[str, int]:
