@@ -190,11 +190,17 @@ def _metrics() -> tuple[Metric, ...]:
         Metric("mfu", "Arithmetic used (MFU)", "fraction", None, _of_bounds("mfu")),
     ]
     sampled = [Metric(n, label, u, better, _of_summary(n)) for n, label, u, better in _SAMPLED]
-    steady_rates = [
+    load = (*rates, goodput, *latencies, *in_use, *used, *sampled)
+    return (*pool, *load, *_steady())
+
+
+def _steady() -> tuple[Metric, ...]:
+    """The same figures over the steady-state window."""
+    rates = [
         Metric(f"steady.{n}", f"{label}, steady state", unit, "higher", _of_steady(n))
         for n, label, unit in _RATES
     ]
-    steady_latencies = [
+    latencies = [
         Metric(
             f"steady.{n}.{fig}",
             f"{label} {fig}, steady state",
@@ -205,8 +211,7 @@ def _metrics() -> tuple[Metric, ...]:
         for n, label in _LATENCIES
         for fig in _FIGURES
     ]
-    load = (*rates, goodput, *latencies, *in_use, *used, *sampled)
-    return (*pool, *load, *steady_rates, *steady_latencies)
+    return (*rates, *latencies)
 
 
 METRICS = _metrics()
