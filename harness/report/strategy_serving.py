@@ -483,6 +483,7 @@ def _cliff_grid(each: cliff.Cliff) -> Grid:
             "concurrency",
             "pool",
             "running, peak",
+            "waiting, peak",
             "preemptions",
             "output throughput",
             "TTFT p90",
@@ -492,13 +493,14 @@ def _cliff_grid(each: cliff.Cliff) -> Grid:
                 format_count(level.concurrency),
                 {True: "too small", False: "large enough", None: DASH}[level.over],
                 format_count(level.running_peak),
+                format_count(level.waiting_peak),
                 format_count(level.preemptions),
                 format_rate(level.output_throughput, "tok/s"),
                 format_duration(level.ttft_p90_s),
             )
             for level in each.levels
         ),
-        numeric=frozenset(range(2, 6)),
+        numeric=frozenset(range(2, 7)),
     )
 
 
