@@ -102,9 +102,7 @@ def run_trial(
     try:
         with TrialFolder(run_folder, started) as folder:
             link_log(endpoint.log_path, folder.path / LOG_FILE)
-            return _measure(
-                folder, endpoint, plan, sources, concurrency, load_workers, on_progress
-            )
+            return _measure(folder, endpoint, plan, sources, concurrency, load_workers, on_progress)
     finally:
         for source in sources:
             source.close()

@@ -80,8 +80,7 @@ def serve(args: argparse.Namespace, told: str) -> None:
     rate = BYTES_PER_TOKEN[args.kv_cache_dtype] * args.hf_overrides.get("num_key_value_heads", 3)
     tokens = args.kv_cache_memory_bytes // (rate // 3 * BLOCK) * BLOCK
     sys.stderr.write(
-        f"(EngineCore pid=1) INFO 01-01 00:00:00 [x.py:1] CPU KV cache size: {tokens:,} tokens"
-        + "\n"
+        f"(EngineCore pid=1) INFO 01-01 00:00:00 [x.py:1] CPU KV cache size: {tokens:,} tokens\n"
     )
     words = ["--host", args.host, "--port", str(args.port), "--model", args.served_model_name]
     words += ["--kv-cache-tokens", str(tokens), "--block-size", str(BLOCK)]
