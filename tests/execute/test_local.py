@@ -17,10 +17,11 @@ import pytest
 
 from harness import store
 from harness.errors import EngineMissing, ScenarioError
+from harness.execute import local
 from harness.execute.adaptive import Until
 from harness.execute.local import run_scenario
 from harness.execute.progress import Silent
-from harness.record import BenchRecord, TrialRecord
+from harness.record import BenchRecord, CpuPeaks, TrialRecord
 from harness.scenario import Scenario, Trial, load_scenario
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -294,6 +295,24 @@ def await_requests(root: Path, count: int) -> Path:
     raise AssertionError("no request was stored in time")
 
 
+@pytest.mark.usefixtures("fake_engine")
+def test_what_the_cpu_does_at_best_is_part_of_every_record(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def peaks(machine: str) -> CpuPeaks:
+        asked.append(machine)
+        return CpuPeaks(4e10, 1e12)
+
+    monkeypatch.setattr(local, "cpu_ceilings", peaks)
+    record, trials = bench(tmp_path, scenario(tmp_path, model))
+    assert record.environment.cpu_peaks == CpuPeaks(4e10, 1e12)
+    assert trials["fp8"][0].run.environment.cpu_peaks == CpuPeaks(4e10, 1e12)
+    assert len(asked) == 1
+    assert f"{record.environment.cpu_cores} cores" in asked[0]
+
+
 def test_an_attached_server_is_measured_without_launching(
     tmp_path: Path, model: Path, standin: Any
 ) -> None:
@@ -307,6 +326,8 @@ def test_an_attached_server_is_measured_without_launching(
     assert not found.run.server.launched
     assert found.run.server.command == ()
     assert record.kv_budget_bytes is None
+    # It may run on any machine; this one's peaks say nothing of it.
+    assert record.environment.cpu_peaks is None
 
 
 def test_an_attached_server_that_is_not_there_fails_with_the_reason(
