@@ -44,6 +44,8 @@ def bounds(
         ModelConfigError: the config lacks what only weights need.
     """
     workload = run.trial.workload
+    if run.server is not None and not run.server.launched:
+        return None, "the server was attached to: on which device it runs is not known"
     requests = _together(workload)
     if requests is None or shape_label(workload):
         return None, "requests that share a prefix or differ in length have no common bound"

@@ -101,6 +101,18 @@ def test_without_a_sound_bound_there_is_none_and_the_reason_is_told(
     assert reason in first.bounds_reason
 
 
+def test_an_attached_server_is_held_against_no_device_of_ours(run: Made) -> None:
+    record, trials = run
+    away = [
+        replace(t, run=replace(t.run, server=replace(t.run.server, launched=False)))
+        for t in trials
+        if t.run.server is not None
+    ]
+    first = analyse(record, away).trials[0]
+    assert first.bounds is None
+    assert "attached" in (first.bounds_reason or "")
+
+
 def test_a_gpu_is_held_against_its_data_sheet_and_an_unknown_one_against_nothing() -> None:
     made = bench(1, workloads=(EXERCISE,), environment=GPU_MACHINE)
     first = analyse(*made).trials[0]
