@@ -89,9 +89,9 @@ class BenchProgress:
         self._stage = stage
         self._current(f"  server: {stage} ({format_duration(elapsed_s)})")
 
-    def healthy(self, startup_s: Seconds, granted: GrantedKv) -> None:
+    def healthy(self, startup_s: Seconds | None, granted: GrantedKv) -> None:
         """The server is up."""
-        took = f" after {format_duration(startup_s)}" if startup_s else ""
+        took = f" after {format_duration(startup_s)}" if startup_s is not None else ""
         self._line(f"  server healthy{took}; {granted_text(granted)}")
 
     def trial(self, trial: Trial, number: int, trials: int) -> None:

@@ -35,8 +35,8 @@ class Rates:
     basis: str
 
 
-#: The CPU figures were measured on two cores with the embedded model (docs/measurement.md); the
-#: CUDA figures are round numbers for an 8B model on one data-centre GPU, not a measurement.
+#: The CPU figures are round numbers from runs of the embedded model on two cores; the CUDA
+#: figures are round numbers for an 8B model on one data-centre GPU, not from any measurement.
 ASSUMED = {
     "cpu": Rates(35.0, 5.0, 600.0, 25.0, 130.0, "2 CPU cores, the embedded 135M model"),
     "cuda": Rates(120.0, 15.0, 8000.0, 60.0, 3000.0, "one data-centre GPU, an 8B model"),

@@ -305,7 +305,7 @@ def _run_launched(
             used_before=used_before,
             used_loaded=_device_used(bench, trial),
         )
-        bench.progress.healthy(server.startup_s or 0.0, facts.granted)
+        bench.progress.healthy(server.startup_s, facts.granted)
         _note_grant(bench, trial, facts)
         endpoint = Endpoint(
             root_url=server.root_url,
@@ -451,7 +451,7 @@ def _run_attached(
     except KvbenchError as error:
         _give_up(bench, group, str(error), skipped=False)
         return
-    bench.progress.healthy(0.0, facts.granted)
+    bench.progress.healthy(None, facts.granted)
     endpoint = Endpoint(
         root_url=attached.root_url(url),
         target=Target(url, facts.served_model or "", api_key, bench.scenario.timeouts.request_s),

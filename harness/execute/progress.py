@@ -23,8 +23,8 @@ class Progress(Protocol):
     def starting(self, stage: str, elapsed_s: Seconds) -> None:
         """What the starting server is doing."""
 
-    def healthy(self, startup_s: Seconds, granted: GrantedKv) -> None:
-        """The server answers, and this is the KV pool it was granted."""
+    def healthy(self, startup_s: Seconds | None, granted: GrantedKv) -> None:
+        """The server answers, and this is its KV pool; it was not started here if None."""
 
     def trial(self, trial: Trial, number: int, trials: int) -> None:
         """A trial begins: number ``number`` (from 1) of ``trials``."""

@@ -36,7 +36,8 @@ RESERVED_FLAGS = {
     "ssl_keyfile": "the client speaks plain HTTP on 127.0.0.1",
     "ssl_certfile": "the client speaks plain HTTP on 127.0.0.1",
 }
-_SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+#: Names of environment variables that are never stored.
+SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 #: The same for flags, among which `max_num_batched_tokens` is none.
 _SECRET_FLAG = re.compile(
     r"(^|[_.-])(api_?key|access_?key|token|secret|passw(or)?d|credentials?)$", re.IGNORECASE
@@ -308,7 +309,7 @@ def check_env(env: dict[str, str]) -> dict[str, str]:
     for name in env:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ValueError(f"{name!r} is no name of an environment variable")
-        if _SECRET_NAME.search(name):
+        if SECRET_NAME.search(name):
             raise ValueError(f"{name!r} looks like a secret: export it in your shell instead")
     return env
 
