@@ -27,7 +27,7 @@ from harness.engines import guard, server_log
 from harness.engines.eviction.evidence import require_in_force
 from harness.errors import EngineMissing, ServerStartError
 from harness.scenario import server_command_flags
-from harness.scenario.schema import SECRET_NAME
+from harness.scenario.schema import holds_secret
 from harness.specs.eviction import VARIABLE as EVICTION
 from harness.store import read_text_tail
 from harness.telemetry.process import worker_bytes
@@ -51,9 +51,8 @@ OFFLINE_ENV = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 DROPPED_ENV = ("VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE", "OPENAI_API_KEY", EVICTION)
 #: Inherited settings of these families bear on the result, so they are recorded.
 _RECORDED_ENV = re.compile(r"^(VLLM_|CUDA_VISIBLE|NVIDIA_VISIBLE|OMP_|NCCL_|TORCH|PYTORCH_)")
-#: Of set-up, not of the server; and an address may carry a name and a password.
+#: Of set-up, not of the server.
 _NOT_RECORDED = ("TORCH_INDEX",)
-_URL_WITH_NAME = re.compile(r"://[^/\s]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ def recorded_env(spec: ServerSpec) -> dict[str, str]:
 def _is_recorded(name: str, value: str) -> bool:
     if not _RECORDED_ENV.match(name) or name in DROPPED_ENV or name in _NOT_RECORDED:
         return False
-    return not (SECRET_NAME.search(name) or _URL_WITH_NAME.search(value))
+    return not holds_secret(name, value)
 
 
 def _added_env(spec: ServerSpec) -> dict[str, str]:

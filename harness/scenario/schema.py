@@ -36,8 +36,8 @@ RESERVED_FLAGS = {
     "ssl_keyfile": "the client speaks plain HTTP on 127.0.0.1",
     "ssl_certfile": "the client speaks plain HTTP on 127.0.0.1",
 }
-#: Names of environment variables that are never stored.
-SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_URL_WITH_NAME = re.compile(r"://[^/\s]*@")
 #: The same for flags, among which `max_num_batched_tokens` is none.
 _SECRET_FLAG = re.compile(
     r"(^|[_.-])(api_?key|access_?key|token|secret|passw(or)?d|credentials?)$", re.IGNORECASE
@@ -304,12 +304,17 @@ def _check_flag_type(name: str, value: Any) -> None:
             raise ValueError(f"{name} is {what} (given: {value!r})")
 
 
+def holds_secret(name: str, value: object) -> bool:
+    """Whether an environment variable must not be stored: by its name, or an address with one."""
+    return bool(_SECRET_NAME.search(name) or _URL_WITH_NAME.search(str(value)))
+
+
 def check_env(env: dict[str, str]) -> dict[str, str]:
     """Refuse secrets: what stands in a scenario is stored with the results."""
     for name in env:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ValueError(f"{name!r} is no name of an environment variable")
-        if SECRET_NAME.search(name):
+        if holds_secret(name, env[name]):
             raise ValueError(f"{name!r} looks like a secret: export it in your shell instead")
     return env
 

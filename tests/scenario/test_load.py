@@ -95,6 +95,7 @@ def replaced(old: str, new: str) -> str:
         (replaced("context_tokens: 512", "context_tokens: 1020"), "does not fit", "(workloads.0)"),
         (replaced("kv_cache_dtype: fp8", "kv-cache-dtype: fp8"), "snake case", "(variants.b"),
         (replaced("VLLM_FLAG: 1", "HF_TOKEN: x"), "secret", "(variants.b"),
+        (replaced("VLLM_FLAG: 1", "P: 'http://me:pw@h'"), "secret", "(variants.b"),
         (replaced("gpu_memory_utilization: 0.9", "port: 80"), "free port", "(server"),
         (replaced("repeats: 3", "kv_budget: equal"), "equal_bytes", "(kv_budget"),
         (replaced("repeats: 3", "kv_budget: {equal_bytes: 12 furlongs}"), "memory size", "(kv_b"),
