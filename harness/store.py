@@ -13,15 +13,19 @@ Layout, one folder per run and one per trial (``docs/results-format.md`` documen
 
 Whatever is replaced is written beside and moved into place, so that a reader never sees half a
 file; lines are appended and flushed at once, so that a killed harness keeps what it measured.
-A line that was cut off by a kill is counted and left out, never guessed.
+A line that was cut off by a kill, or that contradicts itself, is counted and left out, never
+guessed.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +34,7 @@ from typing import IO, Any, Self, TypeVar
 import msgspec
 
 from harness.errors import NotFound, StoreError
+from harness.plausible import run_fault, sound_requests
 from harness.record import (
     SCHEMA_VERSION,
     BenchRecord,
@@ -52,6 +57,9 @@ from harness.record import (
     Sample,
     TrialRecord,
 )
+
+if sys.platform != "win32":
+    import fcntl
 
 DEFAULT_ROOT = Path("results")
 BENCH_FILE = "bench.json"
@@ -98,7 +106,7 @@ def new_run_folder(root: Path, scenario_slug: str) -> Path:
 def runs_of(root: Path, scenario_slug: str) -> tuple[Path, ...]:
     """The stored runs of a scenario, oldest first."""
     folder = root / scenario_slug
-    if not folder.is_dir():
+    if not _is_there(folder, Path.is_dir):
         return ()
     return tuple(sorted(path.parent for path in folder.glob(f"*/{BENCH_FILE}")))
 
@@ -111,7 +119,7 @@ def find_run(given: str, root: Path = DEFAULT_ROOT) -> Path:
     """
     # The manifest itself is as good a name of a run as its folder.
     folder = Path(given).parent if Path(given).name == BENCH_FILE else Path(given)
-    if _is_file(folder / BENCH_FILE):
+    if _is_there(folder / BENCH_FILE):
         return folder
     by_scenario = runs_of(root, given) if "/" not in given and given not in ("", ".", "..") else ()
     if by_scenario:
@@ -127,12 +135,46 @@ def find_run(given: str, root: Path = DEFAULT_ROOT) -> Path:
     )
 
 
-def _is_file(path: Path) -> bool:
+def _is_there(path: Path, look: Callable[[Path], bool] = Path.is_file) -> bool:
     try:
-        return path.is_file()
+        return look(path)
     except (OSError, ValueError):
         # Longer than a name may be, not ours to look at, or no name at all.
         return False
+
+
+@contextmanager
+def hold_run(run_folder: Path) -> Iterator[None]:
+    """Keep a run to this process while it is being measured.
+
+    The lock is the system's own, so it is gone with the process however that ends. File systems
+    that know no locks give none.
+
+    Raises:
+        StoreError: another kvbench is measuring into this run.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    try:
+        handle = os.open(run_folder, os.O_RDONLY)
+    except OSError as error:
+        raise _cannot_write(run_folder, error) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise StoreError(
+            "another kvbench is measuring into this run",
+            where=str(run_folder),
+            next_move="wait until it has ended, or leave --resume out to begin a new run",
+        ) from None
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 def _all_runs(root: Path) -> list[Path]:
@@ -153,7 +195,7 @@ def read_bench(run_folder: Path) -> tuple[BenchRecord, tuple[TrialRecord, ...]]:
     """
     bench = read_manifest(run_folder)
     folders = [run_folder / trial_id for trial_id in bench.trial_ids]
-    return bench, tuple(read_trial(folder) for folder in folders if (folder / RUN_FILE).is_file())
+    return bench, tuple(read_trial(folder) for folder in folders if _is_there(folder / RUN_FILE))
 
 
 def read_manifest(run_folder: Path) -> BenchRecord:
@@ -165,13 +207,19 @@ def read_manifest(run_folder: Path) -> BenchRecord:
     for trial_id in bench.trial_ids:
         if Path(trial_id).name != trial_id or trial_id in (".", ".."):
             raise StoreError(f"{trial_id!r} is no name of a trial folder", where=str(path))
+    if len(set(bench.trial_ids)) < len(bench.trial_ids):
+        raise StoreError("damaged: a trial is listed twice", where=str(path))
     return bench
 
 
 def read_trial(folder: Path) -> TrialRecord:
     """Read one trial; lines that were cut off are counted in ``damaged_lines``."""
     run = _decode(folder / RUN_FILE, Run)
-    requests, damaged = _read_lines(folder / REQUESTS_FILE, RequestRecord)
+    if (fault := run_fault(run)) is not None:
+        raise StoreError(f"damaged: {fault}", where=str(folder / RUN_FILE))
+    written, damaged = _read_lines(folder / REQUESTS_FILE, RequestRecord)
+    requests = sound_requests(written)
+    damaged += len(written) - len(requests)
     samples, damaged_samples = _read_samples(folder / SAMPLES_FILE)
     return TrialRecord(
         run=run,
@@ -222,9 +270,16 @@ class TrialFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        faults = []
         for stream in (self._requests, self._samples):
-            if stream is not None:
-                stream.close()
+            try:
+                if stream is not None:
+                    stream.close()
+            except OSError as fault:
+                # Samples that were still in memory, and no room for them.
+                faults.append(_cannot_write(self.path, fault))
+        if faults and error is None:
+            raise faults[0]
 
     def _set_earlier_attempt_aside(self) -> None:
         if not self.path.exists():
@@ -251,8 +306,11 @@ class TrialFolder:
 
     def seal(self, run: Run) -> None:
         """Close the record: everything on disk, then ``run.json`` replaced as the last act."""
-        if self._samples is not None:
-            self._samples.flush()
+        try:
+            if self._samples is not None:
+                self._samples.flush()
+        except OSError as error:
+            raise _cannot_write(self.path / SAMPLES_FILE, error) from error
         self._run = run
         _replace_file(self.path / RUN_FILE, _pretty(run))
 
@@ -265,9 +323,12 @@ class TrialFolder:
         if stream is None:
             raise StoreError("the trial's folder is not open", where=str(self.path / name))
         try:
-            stream.write(line)
+            written = stream.write(line)
         except OSError as error:
             raise _cannot_write(self.path / name, error) from error
+        if written != len(line):
+            # An unbuffered write to a disk that is all but full may end in the middle of a line.
+            raise _cannot_write(self.path / name, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
 
 def _replace_file(path: Path, content: bytes) -> None:
@@ -279,6 +340,8 @@ def _replace_file(path: Path, content: bytes) -> None:
             os.fsync(stream.fileno())
         beside.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
         raise _cannot_write(path, error) from error
 
 

@@ -21,6 +21,7 @@ FLOORS = {
     "scenario": 1,
     "specs": 1,
     "record": 1,
+    "plausible": 1,
     "theory": 2,
     "workload": 2,
     "analysis": 2,

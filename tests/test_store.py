@@ -42,7 +42,7 @@ def test_a_sealed_trial_reads_back_as_it_was_written(tmp_path: Path) -> None:
         folder.append_request(request(0))
         folder.append_sample(EngineSample(t_s=0.1, kv_cache_usage=0.5))
         folder.append_sample(ProcessSample(t_s=0.2, rss_bytes=None, processes=3))
-        written = folder.seal_with(status="sealed", load_end_s=1.5)
+        written = folder.seal_with(status="sealed", load_end_s=9.5)
     trial = store.read_trial(folder.path)
     assert trial.run == written
     assert trial.requests == (request(0),)
@@ -168,3 +168,52 @@ def test_the_tail_of_a_log_is_decoded_leniently(tmp_path: Path) -> None:
     log.write_bytes(b"x" * 100 + b"\xffend")
     assert store.read_text_tail(log, 4) == "�end"
     assert store.read_text_tail(tmp_path / "none") == ""
+
+
+def test_a_run_is_measured_by_one_process_at_a_time(tmp_path: Path) -> None:
+    held = store.hold_run(tmp_path)
+    held.__enter__()
+    with pytest.raises(StoreError, match="another kvbench"):
+        store.hold_run(tmp_path).__enter__()
+    held.__exit__(None, None, None)
+    with store.hold_run(tmp_path):
+        pass  # free again once it was let go: nothing is raised
+
+
+def test_a_disk_that_fills_up_is_a_store_error_at_the_line_that_did_not_fit(tmp_path: Path) -> None:
+    folder = store.TrialFolder(tmp_path, started())
+    with folder, open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123
+        mine, folder._requests = folder._requests, full
+        try:
+            with pytest.raises(StoreError, match="No space left") as caught:
+                folder.append_request(request(0))
+        finally:
+            folder._requests = mine
+    assert "--resume" in (caught.value.next_move or "")
+
+
+def test_samples_that_find_no_room_at_the_end_are_a_store_error(tmp_path: Path) -> None:
+    folder = store.TrialFolder(tmp_path, started()).__enter__()
+    assert folder._samples is not None
+    folder._samples.close()
+    folder._samples = open("/dev/full", "wb")  # noqa: PTH123, SIM115
+    folder.append_sample(EngineSample(t_s=0.1))
+    with pytest.raises(StoreError, match="No space left"):
+        folder.__exit__(None, None, None)
+
+
+def test_a_line_written_twice_or_backwards_in_time_counts_as_damaged(tmp_path: Path) -> None:
+    with store.TrialFolder(tmp_path, started()) as folder:
+        folder.append_request(request(0))
+        folder.append_request(request(0))
+        folder.append_request(replace(request(1), sent_s=5.0))
+    trial = store.read_trial(tmp_path / started().trial.trial_id)
+    assert [record.index for record in trial.requests] == [0]
+    assert trial.damaged_lines == 2
+
+
+def test_a_trial_listed_twice_is_damage_not_twice_the_evidence(tmp_path: Path) -> None:
+    folder = store.new_run_folder(tmp_path, "x")
+    store.write_bench(folder, replace(BENCH, trial_ids=("a", "a")))
+    with pytest.raises(StoreError, match="listed twice"):
+        store.read_bench(folder)

@@ -33,7 +33,7 @@ from harness.store import DEFAULT_ROOT, read_bench, read_quality
 #: SIGHUP comes when the terminal or the ssh connection goes; ignored (nohup), it stays ignored.
 _ENDING = tuple(
     number
-    for number in (signal.SIGTERM, signal.SIGHUP)
+    for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
     if signal.getsignal(number) is not signal.SIG_IGN
 )
 
@@ -117,6 +117,13 @@ def _sigterm_as_interrupt() -> Iterator[None]:
     before = {number: signal.signal(number, interrupt) for number in _ENDING}
     try:
         yield
+    except KeyboardInterrupt:
+        typer.echo(
+            "kvbench: interrupted; what was measured is kept, and the same command with --resume "
+            "goes on from there",
+            err=True,
+        )
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -6,6 +6,7 @@ in the record.
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 
 from harness.errors import NotFound
 from harness.record import ServerFacts
+from harness.scenario.plain import faults
 from harness.telemetry.engine import read_granted
 from harness.units import Seconds
 
@@ -54,17 +56,25 @@ def _served_model(url: str, api_key: str | None) -> str:
         )
     entries = listing.get("data") if isinstance(listing, dict) else None
     for entry in entries if isinstance(entries, list) else []:
-        if isinstance(entry, dict) and isinstance(entry.get("id"), str):
-            return str(entry["id"])
+        name = entry.get("id") if isinstance(entry, dict) else None
+        if isinstance(name, str) and not any(faults(name)):
+            return name
     raise NotFound("the server lists no model", where=f"{url}/models")
+
+
+class _StayHere(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: it would hand the key to whatever server the answer names."""
+
+    def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
+        """Take the redirect as the answer."""
 
 
 def _opener(url: str) -> urllib.request.OpenerDirector:
     """A proxy of the environment is for other machines, never for this one."""
     host = urlsplit(url).hostname or ""
     if host == "localhost" or host.startswith("127.") or host == "::1":
-        return urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    return urllib.request.build_opener()
+        return urllib.request.build_opener(urllib.request.ProxyHandler({}), _StayHere)
+    return urllib.request.build_opener(_StayHere)
 
 
 def _get(url: str, api_key: str | None) -> tuple[Any, str | None]:
@@ -79,7 +89,9 @@ def _get(url: str, api_key: str | None) -> tuple[Any, str | None]:
         return None, f"HTTP {error.code} {error.reason}"
     except urllib.error.URLError as error:
         return None, str(error.reason)
+    except http.client.HTTPException as error:
+        return None, f"what answers there speaks no HTTP: {error!r:.80}"
     except OSError as error:
         return None, str(error)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None, "the answer is no JSON"

@@ -50,6 +50,7 @@ from harness.scenario import Scenario, Trial, expand, launch_groups, slugify
 from harness.specs.model import ModelSpec, model_spec
 from harness.store import (
     find_unfinished,
+    hold_run,
     is_sealed,
     new_run_folder,
     read_manifest,
@@ -120,18 +121,23 @@ def run_scenario(
     for trial in trials:
         model = known[trial.model]
         check_heads(trial, effective_config(model.config if model else None, trial.flags))
-    bench = _open(scenario, trials, known, root, command, progress, resume, load_workers)
+    with contextlib.ExitStack() as held:
+        bench = _open(scenario, trials, known, root, command, progress, resume, load_workers, held)
+        _run_all(bench, trials, until, began)
+    return bench.folder
+
+
+def _run_all(bench: _Bench, trials: Sequence[Trial], until: Until | None, began: Seconds) -> None:
     earlier_s = bench.record.wall_s or 0.0
     status: Literal["finished", "interrupted"] = "interrupted"
     try:
         _run_groups(bench, trials, 0)
         while until is not None and wants_more(bench.folder, until, bench.scenario.repeats):
             _run_groups(bench, _one_more_repeat(bench), bench.trials_begun)
-        bench.quality_s += quality.ask_named_judge(bench.folder, bench.scenario, progress)
+        bench.quality_s += quality.ask_named_judge(bench.folder, bench.scenario, bench.progress)
         status = "finished"
     finally:
         _close(bench, status, earlier_s + time.monotonic() - began)
-    return bench.folder
 
 
 def _run_groups(bench: _Bench, trials: Sequence[Trial], begun: int) -> None:
@@ -187,17 +193,21 @@ def _open(
     progress: Progress,
     resume: bool,
     load_workers: int,
+    held: contextlib.ExitStack,
 ) -> _Bench:
     environment = _environment(scenario, progress)
     trial_ids = tuple(trial.trial_id for trial in trials)
     slug = slugify(scenario.name)
     folder = find_unfinished(root, slug, trial_ids) if resume else None
     if folder is not None:
+        # Two that measure into one run would move each other's trials aside.
+        held.enter_context(hold_run(folder))
         record = dataclasses.replace(read_manifest(folder), status="started")
     else:
         if resume:
             progress.warn("there is no unfinished run of these trials to resume; starting anew")
         folder = new_run_folder(root, slug)
+        held.enter_context(hold_run(folder))
         record = BenchRecord(
             schema_version=SCHEMA_VERSION,
             run_id=folder.name,

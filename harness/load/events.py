@@ -88,6 +88,14 @@ class _Event(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
+#: No request has more tokens; larger or negative counts are a server's mistake, so unknown.
+_MAX_TOKENS = 1 << 40
+
+
+def _count(stated: int | None) -> Tokens | None:
+    return stated if stated is not None and 0 <= stated < _MAX_TOKENS else None
+
+
 class Answer:
     """What one streamed completion has said so far.
 
@@ -160,10 +168,10 @@ class Answer:
         return "".join(self._texts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def _take_usage(self, usage: _Usage) -> None:
-        self.prompt_tokens = usage.prompt_tokens
-        self.output_tokens = usage.completion_tokens
+        self.prompt_tokens = _count(usage.prompt_tokens)
+        self.output_tokens = _count(usage.completion_tokens)
         if usage.prompt_tokens_details is not None:
-            self.cached_prompt_tokens = usage.prompt_tokens_details.cached_tokens
+            self.cached_prompt_tokens = _count(usage.prompt_tokens_details.cached_tokens)
 
     def _decode_leniently(self, payload: bytes) -> _Event:
         """Decode what msgspec refuses: lone surrogates and bytes that are no UTF-8."""

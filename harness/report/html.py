@@ -10,6 +10,7 @@ Not covered: which words and figures stand in the page (``sentence``, ``tables``
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 #: Cautions that the opening already tells in its own words.
 _TOLD_ABOVE = ("cpu_profile", "no_interval", "variant_skipped")
+
+
+#: A log's colours, or worse, would act on the terminal of whoever reads the page's source.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 @lru_cache(maxsize=1)

@@ -63,6 +63,9 @@ prometheus_client adds it.
 
 CACHE_CONFIG_INFO = "vllm:cache_config_info"
 TIMEOUT_S: Seconds = 2.0
+#: vLLM's page has some 100 kB; with hundreds of LoRA adapters a few MB.
+MAX_PAGE_BYTES = 16 << 20
+_PART_BYTES = 1 << 16
 
 _AVERAGED = frozenset({"kv_cache_usage"})
 _WANTED = re.compile(
@@ -168,6 +171,7 @@ class _Page:
         url = urlsplit(base_url)
         self._path = f"{url.path.rstrip('/').removesuffix('/v1')}/metrics"
         self._connection = _connection(url, timeout_s)
+        self._timeout_s = timeout_s
 
     def text(self) -> str:
         """Fetch the page once, over a new connection if the kept one was closed meanwhile.
@@ -188,13 +192,28 @@ class _Page:
         try:
             self._connection.request("GET", self._path)
             response = self._connection.getresponse()
-            body = response.read()
+            body = self._body(response)
         except (OSError, http.client.HTTPException):
             self._connection.close()
             raise
         if response.status != http.client.OK:
             raise OSError(f"GET {self._path} answered {response.status} {response.reason}")
         return body.decode(errors="replace")
+
+    def _body(self, response: http.client.HTTPResponse) -> bytes:
+        """The whole body; a page without end must hold up neither the sampler nor the memory."""
+        deadline = time.monotonic() + self._timeout_s
+        parts = []
+        size = 0
+        while part := response.read1(_PART_BYTES):
+            parts.append(part)
+            size += len(part)
+            if size > MAX_PAGE_BYTES or time.monotonic() > deadline:
+                self._connection.close()
+                raise OSError(f"GET {self._path} answered without end ({size:,} bytes so far)")
+        # Nothing is left; only this tells the connection that it may be used again.
+        response.read()
+        return b"".join(parts)
 
     def close(self) -> None:
         self._connection.close()

@@ -156,3 +156,14 @@ def test_a_stream_that_breaks_off_is_an_error_and_one_without_done_is_not():
     assert read(content("a")).error == "the stream ended before its finish reason and [DONE]"
     assert read(content("a", finish_reason="length")).error is None
     assert read(content("a") + b"data: [DONE]\n\n").error is None
+
+
+def test_a_count_that_no_request_can_have_is_unknown():
+    answer = Answer()
+    answer.feed(
+        b'data: {"choices": [], "usage": {"prompt_tokens": -3, "completion_tokens": '
+        b'1000000000000000000000000000000, "prompt_tokens_details": {"cached_tokens": -1}}}\n\n',
+        1.0,
+    )
+    assert (answer.prompt_tokens, answer.output_tokens) == (None, None)
+    assert answer.cached_prompt_tokens is None

@@ -8,6 +8,7 @@ of each kind is kept.
 from __future__ import annotations
 
 import math
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -324,3 +325,26 @@ def test_the_samplers_own_cost_stays_under_two_per_cent_of_a_core(endpoint: Endp
     assert sampler.cpu_share is not None
     assert 0 < sampler.cpu_share < 0.02
     assert sampler.problems == ()
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.1])
+def test_a_page_without_end_is_a_gap_and_holds_nothing_up(pause_s: float) -> None:
+    def pour(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            while True:
+                connection.sendall(b"vllm:kv_cache_usage_perc 0.5\n" * (1 if pause_s else 5000))
+                time.sleep(pause_s)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=pour, args=(listener,), daemon=True)
+        thread.start()
+        source = EngineSource(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.5)
+        began = time.monotonic()
+        (sample,) = source.read(0.0)
+        assert time.monotonic() - began < 5.0
+        assert sample.kv_cache_usage is None
+        assert "without end" in str(source.problems.first_message)
+        source.close()
+        thread.join(5)

@@ -1,0 +1,119 @@
+"""Whether a stored record can be true: times that run forward, counts that are none below zero.
+
+Method: what kvbench itself writes always passes; a record that was edited, truncated in the
+middle or written by a broken clock may not. A line that fails is treated as a damaged one, which
+costs the trial its validity; figures are never computed from it. Not covered: a forgery that is
+consistent with itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any
+
+from harness.record import RequestRecord, Run
+from harness.units import Seconds
+
+#: Thirty years: no trial lasts longer, and sums of such times can't overflow.
+MAX_S: Seconds = 1e9
+#: No count of tokens, blocks, layers or bytes of a real system is larger.
+MAX_COUNT = 1 << 60
+#: What is 1 at least wherever it is given, and how large it can be.
+_WORKLOAD_COUNTS = ("context_tokens", "output_tokens", "num_prompts", "concurrency")
+_MAX_LAYERS = 100_000
+#: Two readings of one clock may be stored with different rounding.
+_ROUNDING_S: Seconds = 1e-6
+
+
+def sound_requests(records: Iterable[RequestRecord]) -> list[RequestRecord]:
+    """The records that can be true, in their order; of two of one request, the first."""
+    seen: set[tuple[str, int]] = set()
+    sound = []
+    for record in records:
+        if (record.phase, record.index) not in seen and _is_sound(record):
+            sound.append(record)
+            seen.add((record.phase, record.index))
+    return sound
+
+
+def _is_sound(record: RequestRecord) -> bool:
+    moments = (
+        record.sent_s,
+        record.first_chunk_s,
+        *record.chunk_times_s,
+        record.last_chunk_s,
+        record.finished_s,
+    )
+    times = [moment for moment in moments if moment is not None]
+    forward = all(after >= before - _ROUNDING_S for before, after in pairwise(times))
+    counts = (
+        record.index,
+        record.prompt_tokens_planned,
+        record.output_tokens_planned,
+        record.prompt_tokens,
+        record.output_tokens,
+        record.cached_prompt_tokens,
+    )
+    return (
+        forward
+        and all(-MAX_S < moment < MAX_S for moment in (*times, record.planned_send_s))
+        and all(0 <= count < MAX_COUNT for count in counts if count is not None)
+    )
+
+
+def run_fault(run: Run) -> str | None:
+    """What can't be true in a trial's head; None if nothing is wrong."""
+    start_s, end_s = run.load_start_s, run.load_end_s
+    if start_s is not None and end_s is not None and not 0 <= start_s <= end_s < MAX_S:
+        return f"the load ends ({end_s:g} s) before it begins ({start_s:g} s)"
+    return (
+        _workload_fault(run.trial.workload)
+        or _flag_fault(run.trial.server_flags)
+        or _config_fault(run.trial.model_config or {})
+        or _pool_fault(run)
+    )
+
+
+def _workload_fault(workload: Mapping[str, Any]) -> str | None:
+    for key in _WORKLOAD_COUNTS:
+        value = workload.get(key)
+        if value is not None and not _is_count(value, MAX_COUNT, least=1):
+            return f"workload.{key} is {_short(value)}"
+    rate = workload.get("request_rate")
+    if rate is not None and not (isinstance(rate, int | float) and 0 < rate < MAX_S):
+        return f"workload.request_rate is {_short(rate)}"
+    return None
+
+
+def _flag_fault(flags: Mapping[str, Any]) -> str | None:
+    for key, kind in (("kv_cache_dtype", str), ("dtype", str), ("hf_overrides", dict)):
+        value = flags.get(key)
+        if value is not None and not isinstance(value, kind):
+            return f"server_flags.{key} is {_short(value)}"
+    return None
+
+
+def _config_fault(config: Mapping[str, Any]) -> str | None:
+    layers = config.get("num_hidden_layers", 1)
+    if isinstance(layers, int) and layers > _MAX_LAYERS:
+        return f"model_config.num_hidden_layers is {_short(layers)}"
+    return None
+
+
+def _pool_fault(run: Run) -> str | None:
+    granted = run.server.granted if run.server is not None else None
+    for key in ("block_size", "num_gpu_blocks", "kv_cache_tokens", "kv_cache_memory_bytes"):
+        value = getattr(granted, key, None)
+        if value is not None and not _is_count(value, MAX_COUNT, least=1):
+            return f"server.granted.{key} is {_short(value)}"
+    return None
+
+
+def _is_count(value: object, limit: int, *, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < limit
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:40] + "…"

@@ -1,0 +1,72 @@
+"""Stored records that can't be true are told from those that can."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.plausible import run_fault, sound_requests
+from tests import records
+
+TRIAL = records.bench(2, workloads=(records.EXERCISE,))[1][0]
+GOOD = TRIAL.requests[-1]
+
+
+def test_everything_that_we_write_ourselves_is_plausible() -> None:
+    assert sound_requests(TRIAL.requests) == list(TRIAL.requests)
+    assert run_fault(TRIAL.run) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sent_s": 1e6},
+        {"chunk_times_s": tuple(reversed(GOOD.chunk_times_s))},
+        {"finished_s": GOOD.sent_s - 1.0},
+        {"finished_s": 1e308},
+        {"planned_send_s": -1e308},
+        {"prompt_tokens": -1},
+        {"output_tokens": 10**30},
+        {"cached_prompt_tokens": -7},
+    ],
+)
+def test_a_request_that_contradicts_itself_is_left_out(changes: dict[str, Any]) -> None:
+    assert sound_requests([replace(GOOD, **changes)]) == []
+
+
+def test_a_request_written_twice_counts_once() -> None:
+    assert sound_requests([GOOD, GOOD]) == [GOOD]
+    assert len(sound_requests([GOOD, replace(GOOD, phase="warmup")])) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"load_start_s": 10.0, "load_end_s": 1.0}, "before it begins"),
+        ({"load_start_s": -5.0, "load_end_s": 1.0}, "before it begins"),
+    ],
+)
+def test_a_load_that_runs_backwards_is_damage(changes: dict[str, Any], word: str) -> None:
+    assert word in str(run_fault(replace(TRIAL.run, **changes)))
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("workload", {"context_tokens": 0}),
+        ("workload", {"num_prompts": "x" * 1000}),
+        ("workload", {"request_rate": "2"}),
+        ("server_flags", {"kv_cache_dtype": 8}),
+        ("server_flags", {"hf_overrides": [1]}),
+        ("model_config", {"num_hidden_layers": 10**18}),
+    ],
+)
+def test_settings_that_no_run_can_have_had_are_damage(field: str, changes: dict[str, Any]) -> None:
+    facts = TRIAL.run.trial
+    changed = replace(facts, **{field: {**(getattr(facts, field) or {}), **changes}})
+    fault = run_fault(replace(TRIAL.run, trial=changed))
+    assert fault is not None
+    assert next(iter(changes)) in fault
+    assert len(fault) < 120
