@@ -114,7 +114,6 @@ def run_scenario(
         InputError, ModelFetchError, StoreError: nothing could be run.
         KeyboardInterrupt: after the server was stopped and the run marked as interrupted.
     """
-    began = time.monotonic()
     quality.check_inputs(scenario.quality)
     trials = expand(scenario)
     known = _models_of(scenario, trials, progress)
@@ -123,11 +122,13 @@ def run_scenario(
         check_heads(trial, effective_config(model.config if model else None, trial.flags))
     with contextlib.ExitStack() as held:
         bench = _open(scenario, trials, known, root, command, progress, resume, load_workers, held)
-        _run_all(bench, trials, until, began)
+        _run_all(bench, trials, until)
     return bench.folder
 
 
-def _run_all(bench: _Bench, trials: Sequence[Trial], until: Until | None, began: Seconds) -> None:
+def _run_all(bench: _Bench, trials: Sequence[Trial], until: Until | None) -> None:
+    # What is done once per machine (fetching the model, measuring the CPU's peaks) lies before.
+    began = time.monotonic()
     earlier_s = bench.record.wall_s or 0.0
     status: Literal["finished", "interrupted"] = "interrupted"
     try:
