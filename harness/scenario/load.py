@@ -138,7 +138,7 @@ def _resolve(
         values["attach"] = attach
         for key in ("server", "env", "variants", "baseline", "kv_budget"):
             values.pop(key, None)
-    spot = _Spot(document, profile)
+    spot = _Spot(document, profile, overrides, attach)
     _fill_optional(values, spot)
     _check_flag_names(values, spot)
     expanded, origins = _expand_workloads(values.get("workloads"), spot)
@@ -149,14 +149,26 @@ def _resolve(
 
 
 class _Spot:
-    """Finds where a key of the resolved scenario was written: the profile's part comes first."""
+    """Finds where a key of the resolved scenario was written.
 
-    def __init__(self, document: Document, profile: str) -> None:
+    The command line goes before the file, and in the file the profile's part before the rest.
+    """
+
+    def __init__(
+        self, document: Document, profile: str, overrides: Sequence[str], attach: str | None
+    ) -> None:
         self.document = document
         self.profile = profile
+        self.options = {text.partition("=")[0].strip(): f"--set {text}" for text in overrides}
+        if attach is not None:
+            self.options["attach"] = f"--url {attach}"
 
     def where(self, path: KeyPath) -> str:
-        """The place of a key path, as ``file:line (key.path)``."""
+        """The place of a key path: an option, or ``file:line (key.path)``."""
+        for length in range(len(path), 0, -1):
+            option = self.options.get(dotted(path[:length]))
+            if option is not None:
+                return option
         inside = ("profiles", self.profile, *path)
         for length in range(len(inside), 2, -1):
             if inside[:length] in self.document.lines:

@@ -144,6 +144,23 @@ def test_a_bad_override_is_refused(tmp_path: Path, override: str, message: str) 
         load(tmp_path, GOOD, "cuda", override)
 
 
+@pytest.mark.parametrize(
+    "override", ["repeats=three", "workloads.0.concurrency=[]", "variants.b.port=80"]
+)
+def test_a_fault_of_an_override_is_placed_on_the_command_line(
+    tmp_path: Path, override: str
+) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        load(tmp_path, GOOD, "cuda", override)
+    assert caught.value.where == f"--set {override}"
+
+
+def test_a_fault_of_the_url_is_placed_on_the_command_line(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        load(tmp_path, GOOD, "cpu", attach="nonsense")
+    assert caught.value.where == "--url nonsense"
+
+
 def test_attach_takes_the_place_of_everything_launched(tmp_path: Path) -> None:
     scenario = load(tmp_path, GOOD, "cpu", attach="http://127.0.0.1:8000/v1")
     assert list(scenario.variants) == ["attached"]
