@@ -30,7 +30,7 @@ from harness.scenario import server_command_flags
 from harness.scenario.schema import holds_secret
 from harness.specs.eviction import VARIABLE as EVICTION
 from harness.store import read_text_tail
-from harness.telemetry.process import worker_bytes
+from harness.telemetry.process import listens, worker_bytes
 from harness.units import Bytes, Seconds
 
 #: The package that the scenarios are written and tested for.
@@ -246,11 +246,16 @@ class Server:
         connection = http.client.HTTPConnection(HOST, self.port, timeout=2.0)
         try:
             connection.request("GET", "/health")
-            return connection.getresponse().status == http.client.OK
+            answered = connection.getresponse().status == http.client.OK
+            return answered and self._is_ours()
         except (OSError, http.client.HTTPException):
             return False
         finally:
             connection.close()
+
+    def _is_ours(self) -> bool:
+        """Whether it was our server that answered: its port was free when chosen, not held."""
+        return self.pid is not None and listens(self.pid, self.port) is not False
 
     def _start_error(self) -> ServerStartError:
         failure = server_log.explain_failure(self.log(), self.exit_code)

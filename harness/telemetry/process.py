@@ -108,6 +108,20 @@ def worker_bytes(root_pid: int) -> Bytes | None:
         return None
 
 
+def listens(root_pid: int, port: int) -> bool | None:
+    """Whether a process of the tree listens on a TCP port; None where the system won't tell."""
+    for process in _tree(root_pid):
+        try:
+            for connection in process.net_connections(kind="tcp"):
+                if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+                    return True
+        except psutil.NoSuchProcess:
+            continue
+        except psutil.Error:
+            return None
+    return False
+
+
 def _is_worker(process: psutil.Process) -> bool:
     try:
         return any(word.startswith(WORKER_TITLE) for word in process.cmdline()[:1])

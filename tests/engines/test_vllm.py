@@ -9,12 +9,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
 from harness.engines import attached, vllm
 from harness.errors import EngineMissing, ServerStartError
+from harness.telemetry.process import listens
+from tests.standin.process import StandIn
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = vllm.ServerSpec("some/model", {"kv_cache_memory_bytes": 117_964_800}, {}, offline=True)
@@ -204,3 +207,22 @@ def test_nothing_secret_or_misleading_is_recorded_or_handed_on(
     assert "VLLM_API_KEY" not in handed_on
     assert "VLLM_CPU_KVCACHE_SPACE" not in handed_on
     assert handed_on["HF_TOKEN"].endswith("s3cret")
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_a_stranger_that_took_the_port_is_not_measured_in_our_servers_place(
+    tmp_path: Path, own_standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in is healthy from the start on the port that our server was given."""
+    taken = urlsplit(own_standin.origin).port
+    assert taken is not None
+    free = [vllm.free_port(), taken]
+    monkeypatch.setattr(vllm, "free_port", free.pop)
+    server = launch(tmp_path)
+    try:
+        assert server.port != taken
+        assert server.pid is not None
+        assert listens(server.pid, server.port) is True
+        assert listens(server.pid, taken) is False
+    finally:
+        server.stop()
