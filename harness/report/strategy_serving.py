@@ -60,8 +60,8 @@ def waste_section(
         lead=(
             f"Whole-length reservations would leave {_mean(whole, lambda w: w.of_held)} of what "
             f"they hold empty, pages {_mean(paged, lambda w: w.of_held)}; paging keeps "
-            f"{_mean_count(paged, lambda w: w.running_mean)} requests in flight where "
-            f"{_mean_count(whole, lambda w: w.running_mean)} would fit, and serves "
+            f"{_mean_count(paged, lambda w: w.running_mean)} requests in flight, on average, where "
+            f"{_mean_count(whole, lambda w: w.running_mean)} would be, and serves "
             f"{ratio_text(ratio, interval)} the output tokens per second."
         ),
         claims=("C6", "C7"),
