@@ -61,7 +61,7 @@ TOP_KEYS = (
 PROFILE_KEYS = tuple(key for key in TOP_KEYS if key not in ("schema", "name", "profiles"))
 MAX_TRIALS = 100_000
 #: The longest answer to a needle question.
-NEEDLE_ANSWER_TOKENS = 24
+NEEDLE_ANSWER_TOKENS = 16
 ATTACHED_VARIANT = "attached"
 #: Flags that size the KV pool, which is the budget's business.
 POOL_FLAGS = ("kv_cache_memory_bytes", "num_gpu_blocks_override")
