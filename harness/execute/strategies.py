@@ -63,8 +63,8 @@ def refusal(trial: Trial, device: Literal["cpu", "cuda"]) -> str | None:
         return None
     return (
         f"the CPU backend of vLLM lists {', '.join(CPU_KV_DTYPES)} as its KV dtypes; it starts "
-        f"with {dtype!r} all the same, but keeps plain 8-bit values without that format's scales "
-        f"and answers with broken text: what ran would not be {dtype}"
+        "with others all the same, but keeps plain 8-bit values without their scales and answers "
+        "with broken text: what ran would not be what was asked for"
     )
 
 

@@ -77,7 +77,7 @@ def answer(analysis: Analysis) -> Answer:
 
 
 def _without_quality(analysis: Analysis) -> Answer:
-    variants = [kv.variant for kv in analysis.kv if not kv.is_baseline]
+    others = [kv for kv in analysis.kv if not kv.is_baseline and kv.variant not in analysis.skipped]
     if analysis.headline.trials_sealed == 0:
         return Answer(_nothing(analysis), (), _limits(analysis))
     if not analysis.kv and len(names := {trial.variant for trial in analysis.trials}) > 1:
@@ -86,11 +86,10 @@ def _without_quality(analysis: Analysis) -> Answer:
             "request at a time; what that shows stands in the page's own section."
         )
         return Answer(lead, (), _limits(analysis))
-    if not variants or not analysis.comparisons:
+    if not others or not analysis.comparisons:
         return Answer(_single_lead(analysis), _single_points(analysis), _limits(analysis))
-    others = [kv for kv in analysis.kv if not kv.is_baseline]
     if len(others) == 1:
-        points = _workload_points(analysis, variants[0])
+        points = _workload_points(analysis, others[0].variant)
         return Answer(_one_lead(analysis, others[0]), tuple(points), _limits(analysis))
     budget = f", {_budget(analysis)}" if _budget(analysis) else ""
     lead = f"{len(others)} variants were measured against {analysis.baseline}{budget}."
@@ -336,7 +335,7 @@ def _limits(analysis: Analysis) -> tuple[str, ...]:
         )
     if not head.trials_sealed:
         return tuple(limits)
-    limits += [f"{name} was skipped: {why}." for name, why in analysis.skipped.items()]
+    limits += _skipped(analysis)
     if analysis.quality is not None:
         return tuple(limits)
     limits.append(
@@ -346,6 +345,17 @@ def _limits(analysis: Analysis) -> tuple[str, ...]:
         "tokens and still spoil the answers."
     )
     return tuple(limits)
+
+
+def _skipped(analysis: Analysis) -> list[str]:
+    """A sentence per reason, with all variants that it holds for."""
+    names: dict[str, list[str]] = {}
+    for name, why in analysis.skipped.items():
+        names.setdefault(why, []).append(name)
+    return [
+        f"{listed(who)} {'was' if len(who) == 1 else 'were'} skipped: {why}."
+        for why, who in names.items()
+    ]
 
 
 def _fewest_replicates(analysis: Analysis) -> int | None:

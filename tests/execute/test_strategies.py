@@ -64,7 +64,7 @@ def test_the_cap_is_on_the_planned_command_line_of_the_emulating_variant_alone()
 @pytest.mark.parametrize("dtype", ["nvfp4", "int8_per_token_head", "turboquant_4bit_nc"])
 def test_a_dtype_that_the_cpu_backend_only_seems_to_take_is_refused_there(dtype: str) -> None:
     trial = trial_of("kv_dtypes", dtype)
-    assert dtype in (refusal(trial, "cpu") or "")
+    assert "lists auto, fp8, fp8_e4m3, fp8_e5m2" in (refusal(trial, "cpu") or "")
     assert refusal(trial, "cuda") is None
 
 
@@ -130,7 +130,7 @@ def test_a_dtype_refused_here_is_skipped_with_the_reason_and_the_rest_goes_on(
     assert by_status["sealed"] == {"auto", "fp8_e4m3", "fp8_e5m2"}
     assert by_status["skipped"] == set(record.skipped)
     assert len(record.skipped) == 8
-    assert "nvfp4" in record.skipped["nvfp4"]
+    assert "what ran would not be what was asked for" in record.skipped["nvfp4"]
 
 
 @pytest.mark.usefixtures("fake_engine")

@@ -113,3 +113,16 @@ def test_a_pool_that_is_off_the_prediction_is_not_called_exact() -> None:
         off.append(replace(trial, run=replace(trial.run, server=replace(server, granted=granted))))
     # 76 of 80 predicted blocks are 5 % less.
     assert "5.0 % less than predicted" in answer(analyse(bench, off)).lead
+
+
+def test_skipped_variants_are_no_points_and_share_a_sentence_per_reason() -> None:
+    bench, trials = records.bench(1, variants=("fp16", "fp8", "fp4", "int4"))
+    gone = [
+        records.skipped(trial, "no") if trial.run.trial.variant in ("fp4", "int4") else trial
+        for trial in trials
+    ]
+    bench = replace(bench, skipped={"fp4": "no such kernel", "int4": "no such kernel"})
+    found = answer(analyse(bench, gone))
+    assert "fp8 holds 2.00×" in found.lead
+    assert not any("fp4" in str(point) or "int4" in str(point) for point in found.points)
+    assert "fp4 and int4 were skipped: no such kernel." in found.limits
