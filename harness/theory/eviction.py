@@ -11,6 +11,8 @@ plugin; the plugin's own figures are held against these.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from harness.specs.eviction import EvictionRule
 from harness.units import Tokens
 
@@ -51,8 +53,32 @@ def most_blocks_held(
     return min(widest, -(-context_tokens // block_size))
 
 
+def pairs_of_step(
+    rule: EvictionRule, block_size: Tokens, computed: Tokens, new_tokens: Tokens
+) -> int:
+    """Query-key pairs of a step that adds ``new_tokens`` to ``computed`` ones.
+
+    Each new token sees what was kept before the step, and the step's own tokens up to itself.
+    With sinks 32, window 512, blocks of 32 and 256 tokens after 1,024: the window begins at 513,
+    block 16; 15 blocks (480 tokens) are gone and 544 kept: 256 × 544 + 256 × 257 / 2 = 172,160.
+    """
+    kept = computed - _dropped(rule, block_size, computed)
+    return new_tokens * kept + new_tokens * (new_tokens + 1) // 2
+
+
+@lru_cache(maxsize=256)
+def least_prefill_pairs(rule: EvictionRule, block_size: Tokens, prompt_tokens: Tokens) -> int:
+    """Query-key pairs of a prompt that is computed token by token: no cut into steps has fewer."""
+    steps = range(prompt_tokens)
+    return sum(pairs_of_step(rule, block_size, computed, 1) for computed in steps)
+
+
 def tokens_read(rule: EvictionRule, block_size: Tokens, context_tokens: Tokens) -> Tokens:
     """Tokens whose keys and values the newest of ``context_tokens`` attends to, itself included."""
-    kept_from = first_kept_block(rule, block_size, max(context_tokens - 1, 0))
-    dropped_blocks = max(kept_from - sink_blocks(rule, block_size), 0)
-    return context_tokens - dropped_blocks * block_size
+    return context_tokens - _dropped(rule, block_size, max(context_tokens - 1, 0))
+
+
+def _dropped(rule: EvictionRule, block_size: Tokens, computed: Tokens) -> Tokens:
+    """Tokens of the blocks that are gone once ``computed`` tokens are there."""
+    kept_from = first_kept_block(rule, block_size, computed)
+    return max(kept_from - sink_blocks(rule, block_size), 0) * block_size

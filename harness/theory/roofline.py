@@ -3,23 +3,24 @@
 Method: count the floating-point operations that must be done and the bytes that must be moved,
 and divide each by the device's peak; the larger quotient is a lower bound. Weights are read once
 per step (of a mixture of experts only the experts that the batch is expected to touch), KV is
-read as far back as each layer sees. The bounds assume perfect overlap, perfect split over GPUs
-and no communication: a real server is slower, never faster. A measurement beyond a ceiling means
-that one of the two is wrong (``beyond`` says so).
+read as far back as each layer sees: everything, a window, or what an eviction rule keeps. The
+bounds assume perfect overlap, perfect split over GPUs and no communication: a real server is
+slower, never faster. A measurement beyond a ceiling means that one of the two is wrong
+(``beyond`` says so).
 
 Not covered: speculation, vision towers, cascaded or shared-prefix reads, quantisation overheads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.specs.gpu import GpuSpec
 from harness.specs.layers import AttentionLayer
 from harness.specs.model import ModelSpec
-from harness.theory.eviction import tokens_read
-from harness.theory.kv import CacheSpec, layer_caches
+from harness.theory.eviction import least_prefill_pairs, tokens_read
+from harness.theory.kv import CacheSpec, LayerCache, layer_caches
 from harness.theory.settings import EngineSettings
 from harness.theory.weights import WeightTerm, element_size, weight_terms
 from harness.units import Seconds, Tokens
@@ -84,11 +85,13 @@ def prefill_work(model: ModelSpec, settings: EngineSettings, prompt_tokens: Toke
         for tokens in (settings.batch_tokens,) * (chunks - 1) + (last,)
     )
     flops = _linear_flops(terms, prompt_tokens, positions_with_logits=1)
+    caches = layer_caches(model, settings)
+    evicting = _evicting(caches)
     pairs = sum(
-        _attention_flops(layer, model, settings) * visible_pairs(layer, prompt_tokens)
+        _attention_flops(layer, model, settings) * _pairs(layer, evicting, prompt_tokens)
         for layer in model.attention_layers
     )
-    written = sum(cache.spec.token_bytes for cache in layer_caches(model, settings))
+    written = sum(cache.spec.token_bytes for cache in caches)
     return Work(flops + pairs, read, written * prompt_tokens)
 
 
@@ -96,11 +99,12 @@ def decode_work(model: ModelSpec, settings: EngineSettings, contexts: Sequence[T
     """One step that adds a token to each of these sequences."""
     terms = tuple(weight_terms(model, settings))
     batch = len(contexts)
-    caches = [cache.spec for cache in layer_caches(model, settings)]
-    kv = sum(kv_read_bytes(spec, tokens) for tokens in contexts for spec in caches)
+    caches = layer_caches(model, settings)
+    evicting = _evicting(caches)
+    kv = sum(kv_read_bytes(cache.spec, tokens) for tokens in contexts for cache in caches)
     flops = _linear_flops(terms, batch, positions_with_logits=batch)
     scores = sum(
-        _attention_flops(layer, model, settings) * visible_tokens(layer, tokens)
+        _attention_flops(layer, model, settings) * _tokens(layer, evicting, tokens)
         for layer in model.attention_layers
         for tokens in contexts
     )
@@ -114,6 +118,26 @@ def kv_read_bytes(spec: CacheSpec, context_tokens: Tokens) -> int:
     if spec.eviction is not None:
         return spec.token_bytes * tokens_read(spec.eviction, spec.block_size, context_tokens)
     return spec.token_bytes * _seen(spec.kind, spec.window, context_tokens)
+
+
+def _evicting(caches: Sequence[LayerCache]) -> dict[int, CacheSpec]:
+    """The caches that evict, by the index of their layer."""
+    return {cache.index: cache.spec for cache in caches if cache.spec.eviction is not None}
+
+
+def _tokens(layer: AttentionLayer, evicting: Mapping[int, CacheSpec], tokens: Tokens) -> Tokens:
+    spec = evicting.get(layer.index)
+    if spec is None or spec.eviction is None:
+        return visible_tokens(layer, tokens)
+    return tokens_read(spec.eviction, spec.block_size, tokens)
+
+
+def _pairs(layer: AttentionLayer, evicting: Mapping[int, CacheSpec], prompt: Tokens) -> int:
+    """Pairs of a prefill; where tokens are evicted, those of the cut that has fewest."""
+    spec = evicting.get(layer.index)
+    if spec is None or spec.eviction is None:
+        return visible_pairs(layer, prompt)
+    return least_prefill_pairs(spec.eviction, spec.block_size, prompt)
 
 
 def visible_tokens(layer: AttentionLayer, context_tokens: Tokens) -> Tokens:

@@ -7,9 +7,15 @@ import pytest
 from harness.specs.eviction import EvictionRule
 from harness.specs.model import model_spec, read_config
 from harness.theory.capacity import predict_capacity
-from harness.theory.eviction import blocks_held, most_blocks_held, tokens_read
+from harness.theory.eviction import (
+    blocks_held,
+    least_prefill_pairs,
+    most_blocks_held,
+    pairs_of_step,
+    tokens_read,
+)
 from harness.theory.kv import layer_caches
-from harness.theory.roofline import kv_read_bytes
+from harness.theory.roofline import decode_work, kv_read_bytes, load_work, prefill_work
 from harness.theory.settings import EngineSettings, settings_from_flags
 
 RULE = EvictionRule(sinks=32, window=512)
@@ -89,3 +95,73 @@ def test_decode_reads_only_what_is_kept() -> None:
     settings = EngineSettings(device="cpu", block_size=32, eviction=RULE)
     spec = layer_caches(model, settings)[0].spec
     assert kv_read_bytes(spec, 3001) == 569 * 768
+
+
+def test_a_step_sees_what_was_kept_and_itself_so_far() -> None:
+    """After 1,024 tokens 480 are gone (blocks 1 to 15): 256 × 544 + 256 × 257 / 2 = 172,160.
+
+    Nothing is gone before the window is left: 256 after 256 are 256 × 256 + 32,896 = 98,432.
+    """
+    assert pairs_of_step(RULE, 32, 1024, 256) == 172_160
+    assert pairs_of_step(RULE, 32, 256, 256) == 98_432
+
+
+def test_the_pairs_of_a_prompt_are_those_of_all_its_tokens_read_one_by_one() -> None:
+    """Sinks 1, window 2, blocks of 1: tokens see 1, 2, 3, 3, 3 (the third from the sink too)."""
+    assert least_prefill_pairs(EvictionRule(1, 2), 1, 5) == 1 + 2 + 3 + 3 + 3
+    read = sum(tokens_read(RULE, 32, context) for context in range(1, 2001))
+    assert least_prefill_pairs(RULE, 32, 2000) == read
+
+
+@pytest.mark.parametrize("step", [64, 256, 2048])
+def test_no_cut_into_steps_has_fewer_pairs(step: int) -> None:
+    cut = sum(
+        pairs_of_step(RULE, 32, start, min(step, 3000 - start)) for start in range(0, 3000, step)
+    )
+    assert least_prefill_pairs(RULE, 32, 3000) <= cut <= 3000 * 3001 // 2
+
+
+def test_within_the_budget_eviction_spares_no_work() -> None:
+    """544 tokens are the budget: 544 × 545 / 2 pairs, as with full attention."""
+    model = model_spec(read_config("smollm2-135m-instruct"), name="m")
+    full = EngineSettings(device="cpu", block_size=32)
+    evicting = EngineSettings(device="cpu", block_size=32, eviction=RULE)
+    assert least_prefill_pairs(RULE, 32, 544) == 148_240
+    assert prefill_work(model, evicting, 544) == prefill_work(model, full, 544)
+    assert decode_work(model, evicting, [544]) == decode_work(model, full, [544])
+
+
+def test_beyond_the_budget_attention_counts_only_what_is_kept() -> None:
+    """A pair is 2 · 9 heads · (64 + 64) FLOPs in each of 30 layers; at 3,001 tokens 2,432 are gone.
+
+    Bytes: 768 per token and layer. The linear layers and the weights are the same.
+    """
+    model = model_spec(read_config("smollm2-135m-instruct"), name="m")
+    full = EngineSettings(device="cpu", block_size=32)
+    evicting = EngineSettings(device="cpu", block_size=32, eviction=RULE)
+    pair = 30 * 2 * 9 * 128
+    before, after = decode_work(model, full, [3001]), decode_work(model, evicting, [3001])
+    assert before.flops - after.flops == 2432 * pair
+    assert before.kv_bytes - after.kv_bytes == 2432 * 30 * 768
+    assert before.weight_bytes == after.weight_bytes
+    spared = 3000 * 3001 // 2 - least_prefill_pairs(RULE, 32, 3000)
+    before, after = prefill_work(model, full, 3000), prefill_work(model, evicting, 3000)
+    assert before.flops - after.flops == spared * pair
+    assert before.kv_bytes == after.kv_bytes
+
+
+def test_the_work_of_a_load_follows_the_rule() -> None:
+    model = model_spec(read_config("smollm2-135m-instruct"), name="m")
+    works = [
+        load_work(
+            model,
+            EngineSettings(device="cpu", block_size=32, eviction=rule),
+            concurrency=8,
+            prompt_tokens=1536,
+            output_tokens=64,
+        )
+        for rule in (None, RULE)
+    ]
+    assert works[1].flops < works[0].flops
+    assert works[1].kv_bytes < works[0].kv_bytes
+    assert works[1].weight_bytes == works[0].weight_bytes
