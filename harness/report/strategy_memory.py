@@ -201,16 +201,24 @@ def dtype_section(
         lead=_dtype_finding(analysis, found),
         grids=(_dtype_grid(analysis), _line_grid(fitted, found)),
         charts=(_line_chart(analysis, fitted),),
-        measured=(
-            (
-                "Each request's time per output token, at the context in the middle of its "
-                "decode. Intervals are 95 %, over requests; those of one server launch are alike, "
-                "so with few launches they are on the narrow side."
-            ),
-        ),
+        measured=(_line_method(base),),
         not_covered="What fewer bits cost in answer quality; contexts beyond the longest measured.",
         opens=True,
         keeps_points=True,
+    )
+
+
+def _line_method(base: breakeven.Line) -> str:
+    points = "Each request's time per output token, at the context in the middle of its decode. "
+    if base.unit == "launch":
+        return points + (
+            "Every server launch has a line of its own, a variant's line is their mean, and the "
+            "95 % intervals come from how far launches of one variant lie apart (pooled over the "
+            f"variants, {format_count(base.degrees)} degrees of freedom)."
+        )
+    return points + (
+        "Intervals are 95 %, over requests; those of one server launch are alike and launches "
+        "were not repeated, so they are on the narrow side."
     )
 
 
@@ -238,11 +246,11 @@ def _break_text(each: breakeven.BreakEven) -> str:
         return f"at every context measured ({span})"
     if each.kind == "unclear":
         return f"no difference shown ({span})"
+    if each.kind == "not shown":
+        return f"not shown up to {format_count(each.longest_tokens)} tokens"
+    low = "no lower bound shown" if each.low_tokens is None else format_count(each.low_tokens)
     high = "no upper bound shown" if each.high_tokens is None else format_count(each.high_tokens)
-    return (
-        f"from {format_count(each.context_tokens)} tokens on "
-        f"[{format_count(each.low_tokens)}, {high}]"
-    )
+    return f"from {format_count(each.context_tokens)} tokens on [{low}, {high}]"
 
 
 def _dtype_grid(analysis: Analysis) -> Grid:
@@ -286,18 +294,26 @@ def _line_grid(fitted: dict[str, breakeven.Line], found: Sequence[breakeven.Brea
     told = {each.variant: _break_text(each) for each in found}
     return Grid(
         "Time between tokens: ITL = a · context + b, per variant",
-        ("variant", "a, per 1,000 tokens of context", "b", "requests", "faster than the baseline"),
+        (
+            "variant",
+            "a, per 1,000 tokens of context",
+            "b",
+            "launches",
+            "requests",
+            "faster than the baseline",
+        ),
         tuple(
             (
                 name,
                 _plus_minus(line.slope_s * 1000, line.slope_half_s * 1000),
                 _plus_minus(line.intercept_s, line.intercept_half_s),
+                format_count(line.launches),
                 format_count(line.points),
                 told.get(name, "baseline"),
             )
             for name, line in fitted.items()
         ),
-        numeric=frozenset({1, 2, 3}),
+        numeric=frozenset({1, 2, 3, 4}),
     )
 
 
