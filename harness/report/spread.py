@@ -75,9 +75,19 @@ def _chart(
         _title(comparison, panels[0][1]),
         "A curve further left is better: it passes 50 % at the median and 90 % at the p90. "
         "Completed requests of all repeats of a variant together; a step is many requests that "
-        "waited equally long.",
+        "waited equally long." + _thinned(panels),
         "; ".join(_alt(name, line) for name, lines in panels for line in lines),
         lambda: charts.ecdf([panel for panel in panels if panel[1]]),
+    )
+
+
+def _thinned(panels: Sequence[tuple[str, Sequence[charts.Steps]]]) -> str:
+    most = max((line.count for _, lines in panels for line in lines), default=0)
+    if most <= MAX_STEPS:
+        return ""
+    return (
+        f" Drawn through {MAX_STEPS} evenly spaced quantiles of up to {units.format_count(most)} "
+        "values; both ends are true."
     )
 
 
