@@ -113,6 +113,14 @@ def format_percent(fraction: Fraction | None, digits: int = 1) -> str:
     return DASH if fraction is None else f"{fraction * 100:.{digits}f} %"
 
 
+def format_change(fraction: Fraction | None, digits: int = 1) -> str:
+    """``-0.0512`` → ``-5.1 %``, ``0`` → ``+0.0 %``; None or not finite → an em dash."""
+    if fraction is None or not math.isfinite(fraction):
+        return DASH
+    # A change that rounds to nothing is none: ``-0.0 %`` reads as a loss.
+    return f"{round(fraction * 100, digits) + 0.0:+.{digits}f} %"
+
+
 def format_ratio(ratio: float | None, digits: int = 2) -> str:
     """``1.984`` → ``1.98×``; None or a ratio that is not finite → an em dash."""
     return DASH if ratio is None or not math.isfinite(ratio) else f"{ratio:.{digits}f}×"

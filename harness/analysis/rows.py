@@ -9,7 +9,7 @@ a report shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.analysis.results import (
@@ -31,6 +31,8 @@ from harness.analysis.stats import centre, effect, effect_of_counts, noise_floor
 from harness.analysis.verdict import touches, worst
 
 Value = Callable[[TrialAnalysis], float | None]
+#: Replicates of the baseline and of a variant, by repeat → their ratio.
+Estimate = Callable[[Mapping[int, float], Mapping[int, float]], Interval | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,16 +220,23 @@ METRICS = _metrics()
 
 
 def comparison(
-    trials: Sequence[TrialAnalysis], baseline: str, like_baseline: frozenset[str] = frozenset()
+    trials: Sequence[TrialAnalysis],
+    baseline: str,
+    like_baseline: frozenset[str] = frozenset(),
+    estimates: Mapping[str, Estimate] | None = None,
 ) -> Comparison:
     """Compare all variants of one workload.
 
     ``like_baseline`` are variants started with the baseline's own flags: they are A/A runs, and
-    their launches widen the noise floor.
+    their launches widen the noise floor. ``estimates`` names how a variant's ratio is estimated,
+    where its repeats are no neighbours of the baseline's.
     """
     named = dict.fromkeys(trial.variant for trial in trials)
     variants = tuple(sorted(named, key=lambda variant: variant != baseline))
-    rows = tuple(_row(metric, trials, variants, baseline, like_baseline) for metric in METRICS)
+    rows = tuple(
+        _row(metric, trials, variants, baseline, like_baseline, estimates or {})
+        for metric in METRICS
+    )
     return Comparison(trials[0].workload, trials[0].workload_label, baseline, variants, rows)
 
 
@@ -237,6 +246,7 @@ def _row(
     variants: tuple[str, ...],
     baseline: str,
     like_baseline: frozenset[str],
+    estimates: Mapping[str, Estimate],
 ) -> Row:
     by_variant = {name: [t for t in trials if t.variant == name] for name in variants}
     values = {name: _replicates(metric, own) for name, own in by_variant.items()}
@@ -244,7 +254,15 @@ def _row(
     noise = None if metric.exact else noise_floor(same)
     base = _Side(values.get(baseline, {}), _against(metric, by_variant.get(baseline, ())))
     cells = tuple(
-        _cell(metric, by_variant[name], name == baseline, base, values[name], noise)
+        _cell(
+            metric,
+            by_variant[name],
+            name == baseline,
+            base,
+            values[name],
+            noise,
+            estimates.get(name, ratio_interval),
+        )
         for name in variants
     )
     return Row(
@@ -286,9 +304,10 @@ def _cell(
     base: _Side,
     values: dict[int, float],
     noise: NoiseFloor | None,
+    estimate: Estimate,
 ) -> Cell:
     verdicts = _against(metric, trials)
-    interval = None if is_baseline else ratio_interval(base.values, values)
+    interval = None if is_baseline else estimate(base.values, values)
     shown = None if is_baseline else _effect(metric, interval, noise, base.values, values)
     sound = worst((*verdicts, *base.verdicts)) != "invalid"
     return Cell(

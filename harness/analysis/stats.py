@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, median, stdev
+from statistics import fmean, median, stdev, variance
 
 from harness.analysis.results import Effect, Interval, NoiseFloor
 from harness.units import Fraction
@@ -27,6 +27,7 @@ MIN_REPLICATES = 3
 CONFIDENCE: Fraction = 0.95
 
 METHOD = "Student's t on log-ratios, paired by repeat"
+METHOD_UNPAIRED = "Welch's t on logarithms, unpaired"
 
 
 def ratio_interval(
@@ -50,6 +51,41 @@ def ratio_interval(
     half = t_quantile((1.0 + confidence) / 2.0, count - 1) * stdev(logs) / math.sqrt(count)
     low, high = math.exp(fmean(logs) - half), math.exp(fmean(logs) + half)
     return Interval(ratio, low, high, count, confidence, METHOD)
+
+
+def unpaired_ratio_interval(
+    baseline_by_repeat: Mapping[int, float],
+    variant_by_repeat: Mapping[int, float],
+    confidence: Fraction = CONFIDENCE,
+) -> Interval | None:
+    """Return variant/baseline where a repeat of one side is no neighbour of the other's.
+
+    For two runs taken apart: Welch's interval for the difference of the mean logarithms (Welch
+    1947), its degrees of freedom (Welch–Satterthwaite) rounded down, which only widens it. None
+    if a side has no value, or one that is zero or negative; no interval below 3 on either side.
+    """
+    sides = [tuple(side.values()) for side in (baseline_by_repeat, variant_by_repeat)]
+    if not all(sides) or any(not _has_ratio(value) for side in sides for value in side):
+        return None
+    base, mine = ([math.log(value) for value in side] for side in sides)
+    shift, count = fmean(mine) - fmean(base), min(len(base), len(mine))
+    if count < MIN_REPLICATES:
+        reason = f"no interval: {count} of the {MIN_REPLICATES} repeats that one needs"
+        return Interval(math.exp(shift), None, None, count, confidence, METHOD_UNPAIRED, reason)
+    half = _welch_half(base, mine, confidence)
+    low, high = math.exp(shift - half), math.exp(shift + half)
+    return Interval(math.exp(shift), low, high, count, confidence, METHOD_UNPAIRED)
+
+
+def _welch_half(base: Sequence[float], mine: Sequence[float], confidence: Fraction) -> float:
+    """Half the interval's width; zero where neither side has any spread."""
+    parts = [(variance(side) / len(side), len(side) - 1) for side in (base, mine)]
+    total = sum(part for part, _ in parts)
+    if total == 0.0:
+        return 0.0
+    # Each part as a share of the sum, so that tiny variances do not vanish when squared.
+    degrees = 1.0 / sum((part / total) ** 2 / free for part, free in parts)
+    return t_quantile((1.0 + confidence) / 2.0, max(int(degrees), 1)) * math.sqrt(total)
 
 
 def _has_ratio(value: float) -> bool:
