@@ -115,10 +115,11 @@ class ClientSample:
 
 @dataclass(frozen=True, slots=True)
 class CacheSample:
-    """The reference engine's cache after one step of one request.
+    """A transformers cache after one step of one request.
 
     ``sequence_tokens`` are those whose keys and values the step could see; ``allocated_bytes``
-    is the storage of the cache's tensors, which may be longer than the sequence, or nothing.
+    is the storage of the cache's tensors, which may be longer than the sequence, or nothing. Of
+    kvpress: one sample per prompt, once its prefill is compressed to ``sequence_tokens``.
     """
 
     t_s: Seconds
@@ -239,7 +240,7 @@ class TrialFacts:
     slo: dict[str, float] = field(default_factory=dict)
     model_config: dict[str, Any] | None = None
     stamp: Literal["measured", "emulated", "modelled"] = "measured"
-    engine: Literal["vllm", "reference"] = "vllm"
+    engine: Literal["vllm", "reference", "kvpress"] = "vllm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +307,7 @@ class BenchRecord:
 
 # ── answer quality ──────────────────────────────────────────────────────────────────────────
 
-QualityKind = Literal["reference", "self", "variant"]
+QualityKind = Literal["reference", "self", "variant", "kvpress"]
 PassStatus = Literal["started", "sealed", "failed"]
 
 
@@ -368,6 +369,8 @@ class QualityScore:
 class QualityPass:
     """One server asked all questions: the baseline first, the baseline again, each variant.
 
+    Of kind ``kvpress`` it is transformers that scored the tails of the prompts behind a compressed
+    prefill (``scores`` alone, no answers).
     ``concurrency`` and ``reverse`` say in which batches and order; ``launches`` are the server
     starts that took part (more than one after a resume). ``left_out`` names prompts of a user's
     file that could not be used.

@@ -23,4 +23,5 @@ fi
 
 model=$("$root/.venv/bin/kvbench" model path "${MODEL:-smollm2-135m-instruct}")
 export HF_HUB_DISABLE_PROGRESS_BARS=1 HF_HUB_OFFLINE=1
+if [ "${1:-}" = --setup-only ]; then exit 0; fi
 exec "$env/bin/python" "$root/harness/engines/kvpress_env/child.py" "$model" "$@"

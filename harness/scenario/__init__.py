@@ -7,12 +7,23 @@ one profile, ``expand`` turns a checked scenario into trials. No I/O beyond the 
 from harness.scenario.expand import Trial, expand, launch_groups, server_command_flags
 from harness.scenario.load import load_scenario, slugify
 from harness.scenario.reference import ReferenceOptions, reference_options
-from harness.scenario.schema import PROFILES, Judge, KvBudget, Quality, Scenario, Slo, Workload
+from harness.scenario.schema import (
+    PROFILES,
+    Judge,
+    KvBudget,
+    Kvpress,
+    Quality,
+    Scenario,
+    Slo,
+    Workload,
+    tail_start,
+)
 
 __all__ = [
     "PROFILES",
     "Judge",
     "KvBudget",
+    "Kvpress",
     "Quality",
     "ReferenceOptions",
     "Scenario",
@@ -25,4 +36,5 @@ __all__ = [
     "reference_options",
     "server_command_flags",
     "slugify",
+    "tail_start",
 ]

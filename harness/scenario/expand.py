@@ -2,7 +2,8 @@
 
 Repeats are interleaved (A B, B A, A B …), so that a drift of the machine falls on both sides;
 each (repeat, variant) is one server launch, the replicate of the statistics, and serves every
-workload. In odd repeats the workloads are played in reverse, for the same reason.
+workload. In odd repeats the workloads are played in reverse, for the same reason. The policies of
+kvpress are measured once, behind the first repeat, by one process that stands for a launch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from itertools import groupby
 from typing import Any, Literal
 
 from harness.scenario.load import slugify
-from harness.scenario.schema import Flags, KvBudget, Scenario, Workload
+from harness.scenario.schema import Flags, KvBudget, Scenario, Workload, tail_start
+
+#: The name of kvpress's workload: the prompts of the quality questions.
+PRESSED = "behind a compressed prefill"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class Trial:
     seed: int
     kv_budget: KvBudget
     emulate: Literal["preallocation"] | None = None
-    engine: Literal["vllm", "reference"] = "vllm"
+    engine: Literal["vllm", "reference", "kvpress"] = "vllm"
 
     @property
     def stamp(self) -> Literal["measured", "emulated"]:
@@ -54,7 +58,7 @@ def expand(scenario: Scenario) -> tuple[Trial, ...]:
     """Return every trial of the scenario in running order."""
     trials: list[Trial] = []
     launch = 0
-    names = list(scenario.variants)
+    names = list(scenario.served)
     for repeat in range(scenario.repeats):
         workloads = list(enumerate(scenario.workloads))
         if repeat % 2:
@@ -65,14 +69,41 @@ def expand(scenario: Scenario) -> tuple[Trial, ...]:
                 for index, workload in workloads
             )
             launch += 1
+        if repeat == 0 and len(names) < len(scenario.variants):
+            trials.extend(_pressed(scenario, launch))
+            launch += 1
     return tuple(trials)
+
+
+def _pressed(scenario: Scenario, launch: int) -> list[Trial]:
+    """The trials of kvpress: every prompt's prefill under a policy, its tail scored behind it."""
+    quality = scenario.quality
+    asked = quality.context_tokens if quality is not None else None
+    length = asked or scenario.workloads[0].context_tokens
+    prefill = max(tail_start(length), 1)
+    workload = Workload(
+        name=PRESSED,
+        context_tokens=prefill,
+        output_tokens=max(length - prefill, 1),
+        num_prompts=quality.num_prompts if quality is not None else 1,
+        concurrency=1,
+        warmup_requests=0,
+    )
+    names = [name for name in scenario.variants if name not in scenario.served]
+    return [_trial(scenario, name, 0, workload, 0, launch) for name in names]
 
 
 def _trial(
     scenario: Scenario, name: str, index: int, workload: Workload, repeat: int, launch: int
 ) -> Trial:
     variant = scenario.variants[name]
-    flags = {**scenario.server, **variant.flags}
+    press = variant.kvpress
+    flags: Flags = {**scenario.server, **variant.flags}
+    env = {**scenario.env, **variant.env}
+    kind: Literal["vllm", "reference", "kvpress"] = scenario.engine
+    if press is not None:
+        # None of the servers' settings reach it.
+        flags, env, kind = press.model_dump(), {}, "kvpress"
     seed = _seed(scenario.seed, index, repeat)
     model = variant.model or scenario.model
     identity = {
@@ -80,15 +111,15 @@ def _trial(
         "model": model,
         "attach": scenario.attach,
         "flags": flags,
-        "env": {**scenario.env, **variant.env},
+        "env": env,
         "workload": workload.model_dump(exclude={"name"}),
         "repeat": repeat,
         "seed": seed,
         "kv_budget": scenario.kv_budget.model_dump(),
         "emulate": variant.emulate,
     }
-    if scenario.engine != "vllm":
-        identity["engine"] = scenario.engine
+    if kind != "vllm":
+        identity["engine"] = kind
     return Trial(
         trial_id=f"{_slug(name, workload, repeat)}-{_digest(identity)}",
         scenario=scenario.name,
@@ -100,12 +131,12 @@ def _trial(
         repeat=repeat,
         launch=launch,
         flags=flags,
-        env={**scenario.env, **variant.env},
+        env=env,
         workload=workload,
         seed=seed,
         kv_budget=scenario.kv_budget,
         emulate=variant.emulate,
-        engine=scenario.engine,
+        engine=kind,
     )
 
 

@@ -396,12 +396,26 @@ def _check_scenario(scenario: Scenario, spot: _Spot, origins: Sequence[int]) -> 
             legal=list(scenario.variants),
             next_move=did_you_mean(scenario.baseline, scenario.variants),
         )
+    _check_kvpress(scenario, spot)
     _check_variant_names(scenario, spot)
     _check_budget(scenario, spot)
     _check_distinct_workloads(scenario, spot, origins)
     _check_lengths(scenario, spot, origins)
     _check_quality(scenario, spot)
     _check_reference(scenario, spot, origins)
+
+
+def _check_kvpress(scenario: Scenario, spot: _Spot) -> None:
+    pressed = [name for name in scenario.variants if name not in scenario.served]
+    for name in pressed:
+        if name == scenario.baseline or scenario.engine != "vllm" or scenario.attach is not None:
+            raise spot.fail(
+                "kvpress is measured beside servers that kvbench launches; it is no baseline of "
+                "its own",
+                ("variants", name, "kvpress"),
+                next_move="make a variant of vLLM the baseline (`kvpress: {press: none}` can "
+                "stand beside it)",
+            )
 
 
 def _check_reference(scenario: Scenario, spot: _Spot, origins: Sequence[int]) -> None:

@@ -390,7 +390,38 @@ def _quality(value: Any) -> Any:
 
 
 #: Keys of a variant that are kvbench's own; every other key is a vLLM flag.
-VARIANT_KEYS = ("env", "emulate", "model")
+VARIANT_KEYS = ("env", "emulate", "model", "kvpress")
+
+
+class Kvpress(Strict):
+    """A policy of NVIDIA's kvpress at one compression ratio: ``none`` compresses nothing.
+
+    ``compression_ratio`` is the share of a prefill's keys and values that is dropped.
+    """
+
+    press: Literal[
+        "none",
+        "streaming_llm",
+        "snapkv",
+        "expected_attention",
+        "observed_attention",
+        "knorm",
+    ]
+    compression_ratio: Annotated[float, BeforeValidator(_number), Field(ge=0, lt=1)] = 0.0
+
+    @model_validator(mode="after")
+    def _ratio_fits(self) -> Self:
+        if (self.press == "none") != (self.compression_ratio == 0):
+            raise ValueError("compression_ratio is above 0 for a policy, and left out for none")
+        return self
+
+
+def tail_start(prompt_tokens: Tokens) -> Tokens:
+    """Where the tail of a quality prompt begins: its last quarter.
+
+    kvpress compresses what lies before; servers that evict as they go have long done so there.
+    """
+    return prompt_tokens - prompt_tokens // 4
 
 
 class Variant(Strict):
@@ -399,12 +430,15 @@ class Variant(Strict):
     ``emulate: preallocation`` lets in no more requests at once (``max_num_seqs``) than the pool
     could hold if each reserved ``max_model_len`` tokens; its figures are stamped ``emulated``.
     ``model`` names another checkpoint of the same model, such as one with calibrated KV scales.
+    ``kvpress`` makes it no server at all: the policy is measured on transformers (cache bytes and
+    perplexity), never beside the servers' speed.
     """
 
     flags: ServerFlags
     env: ServerEnv
     emulate: Literal["preallocation"] | None = None
     model: str | None = Field(default=None, min_length=1, max_length=500)
+    kvpress: Kvpress | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -424,6 +458,12 @@ class Variant(Strict):
     def _cap_is_emulated(self) -> Self:
         if self.emulate is not None and "max_num_seqs" in self.flags:
             raise ValueError("emulate: preallocation works out max_num_seqs itself: leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _kvpress_stands_alone(self) -> Self:
+        if self.kvpress is not None and (self.flags or self.env or self.emulate or self.model):
+            raise ValueError("kvpress runs on transformers: no flag, env, emulate or model with it")
         return self
 
     @property
@@ -474,6 +514,11 @@ class Scenario(Strict):
 
     _flags_are_legal = field_validator("server")(check_flags)
     _env_is_legal = field_validator("env")(check_env)
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The variants that a server is asked about: all but those of kvpress."""
+        return tuple(name for name, each in self.variants.items() if each.kvpress is None)
 
     @property
     def kv_budget_bytes(self) -> Bytes | None:
