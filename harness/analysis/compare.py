@@ -37,6 +37,7 @@ from harness.analysis.results import (
     TrialAnalysis,
 )
 from harness.analysis.rows import comparison
+from harness.analysis.stated import stated_env, stated_pool
 from harness.analysis.stats import METHOD
 from harness.analysis.verdict import verdicts
 from harness.errors import InputError, ModelConfigError
@@ -80,7 +81,7 @@ def analyse(
     ``answers`` are what is stored of its answer quality, if anything was asked.
     """
     records = _in_running_order(bench, trials)
-    predictions = [_predict(record.run) for record in records]
+    predictions = [_predict(bench, record.run) for record in records]
     groups = _by_workload(records)
     analysed = tuple(
         _trial(record, prediction, _peers(record, groups))
@@ -153,7 +154,7 @@ class _Prediction:
     settings: EngineSettings | None = None
 
 
-def _predict(run: Run) -> _Prediction:
+def _predict(bench: BenchRecord, run: Run) -> _Prediction:
     if run.trial.engine == "reference":
         return _Prediction(None, "transformers keeps no pool of blocks")
     if run.trial.model_config is None:
@@ -163,9 +164,11 @@ def _predict(run: Run) -> _Prediction:
     blocks = flags.get("num_gpu_blocks_override")
     try:
         model = model_spec(run.trial.model_config, name=run.trial.model)
-        env = run.server.env if run.server is not None else {}
+        env = run.server.env if run.server is not None else stated_env(bench, run)
         settings = settings_from_flags(flags, device, env=env)
-        capacity = predict_capacity(model, settings, pool_bytes(run), num_blocks=blocks)
+        started = run.server is not None
+        pool = pool_bytes(run) if started else stated_pool(bench, run, model, settings)
+        capacity = predict_capacity(model, settings, pool, num_blocks=blocks)
         return _Prediction(capacity, None, _weights(model, settings), model, settings)
     except InputError as error:
         return _Prediction(None, str(error))

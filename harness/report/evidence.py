@@ -234,10 +234,10 @@ class PoolLine:
 
 def pools(analysis: Analysis) -> tuple[PoolLine, ...]:
     """The KV pool of every variant."""
-    return tuple(_pool(kv) for kv in analysis.kv)
+    return tuple(_pool(kv, skipped=kv.variant in analysis.skipped) for kv in analysis.kv)
 
 
-def _pool(kv: KvComparison) -> PoolLine:
+def _pool(kv: KvComparison, *, skipped: bool) -> PoolLine:
     predicted = kv.predicted.kv_cache_tokens if kv.predicted else None
     per_token = kv.granted.kv_bytes_per_token
     if per_token is None and kv.predicted is not None:
@@ -251,7 +251,7 @@ def _pool(kv: KvComparison) -> PoolLine:
         granted=units.format_count(kv.granted.kv_cache_tokens),
         error=_error(kv),
         concurrency=units.format_count(kv.granted.max_concurrency, 2),
-        note=_launches(kv) or kv.predicted_reason or "",
+        note=_launches(kv) or kv.predicted_reason or ("modelled: skipped here" if skipped else ""),
     )
 
 

@@ -97,7 +97,8 @@ def _memory(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart | Non
         )
         for kv in analysis.kv
     )
-    if not any(p.granted_tokens is not None or p.predicted_tokens is not None for p in points):
+    known = any(p.granted_tokens is not None or p.predicted_tokens is not None for p in points)
+    if not known or not analysis.headline.trials_sealed:
         return None
     return charts.Chart(
         "kv-memory",

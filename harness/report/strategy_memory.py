@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.analysis import breakeven, growth, window
-from harness.analysis.results import Analysis, KvComparison
+from harness.analysis.results import Analysis, KvComparison, KvFigures
 from harness.record import BenchRecord, TrialRecord
 from harness.report.charts import Chart
 from harness.report.parts import Grid, Section
@@ -254,6 +254,7 @@ def _break_text(each: breakeven.BreakEven) -> str:
 
 
 def _dtype_grid(analysis: Analysis) -> Grid:
+    base = next((kv.predicted for kv in analysis.kv if kv.is_baseline), None)
     rows = [
         (
             kv.variant,
@@ -261,7 +262,7 @@ def _dtype_grid(analysis: Analysis) -> Grid:
             format_count(kv.predicted.kv_bytes_per_token if kv.predicted else None),
             format_count(kv.predicted.kv_cache_tokens if kv.predicted else None),
             format_count(kv.granted.kv_cache_tokens),
-            format_ratio(kv.capacity_ratio),
+            _capacity_text(kv, base),
             _state(analysis, kv),
         )
         for kv in analysis.kv
@@ -282,9 +283,17 @@ def _dtype_grid(analysis: Analysis) -> Grid:
     )
 
 
+def _capacity_text(kv: KvComparison, base: KvFigures | None) -> str:
+    """The measured ratio; by theory alone, and marked so, where nothing was granted."""
+    if kv.capacity_ratio is not None or kv.predicted is None or base is None:
+        return format_ratio(kv.capacity_ratio)
+    mine, theirs = kv.predicted.kv_cache_tokens, base.kv_cache_tokens
+    return f"{format_ratio(mine / theirs)} modelled" if mine and theirs else DASH
+
+
 def _state(analysis: Analysis, kv: KvComparison) -> str:
     if kv.variant in analysis.skipped:
-        return "skipped: see the trials"
+        return "skipped (see the trials); modelled"
     if kv.agrees is None:
         return "measured"
     return "as predicted, to the block" if kv.agrees else "not as predicted"

@@ -1,0 +1,47 @@
+"""What a server that never started would have been given: its pool and its environment.
+
+Method: a trial that was skipped, or whose server did not come up, has no server to ask; the run
+says what the launch was to be handed. The bytes are those of the stated budget, or those that the
+baseline was granted and the others were to match; with equal tokens, what so many tokens take.
+Theory then speaks of the variant as it would of any other, and the figures are modelled. Not
+covered: budgets that the engine was to choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.record import BenchRecord, Run
+from harness.specs.model import ModelSpec
+from harness.theory.capacity import kv_memory_for_tokens
+from harness.theory.settings import EngineSettings
+from harness.units import Bytes
+
+_FLAG = "kv_cache_memory_bytes"
+
+
+def stated_env(bench: BenchRecord, run: Run) -> dict[str, str]:
+    """The environment that the variant asks for, by the run's own scenario."""
+    variant = _mapping(_mapping(bench.scenario.get("variants")).get(run.trial.variant))
+    both = {**_mapping(bench.scenario.get("env")), **_mapping(variant.get("env"))}
+    return {str(name): str(value) for name, value in both.items()}
+
+
+def stated_pool(
+    bench: BenchRecord, run: Run, model: ModelSpec, settings: EngineSettings
+) -> Bytes | None:
+    """Bytes of the pool that a launch was to be handed; None where nobody had said."""
+    own = run.trial.server_flags.get(_FLAG)
+    if isinstance(own, int) and not isinstance(own, bool):
+        return own
+    mode = run.trial.kv_budget.get("mode")
+    if mode == "equal_bytes":
+        return bench.kv_budget_bytes
+    if mode == "equal_tokens" and bench.kv_budget_tokens is not None:
+        return kv_memory_for_tokens(model, settings, bench.kv_budget_tokens)
+    return None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
