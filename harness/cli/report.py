@@ -1,9 +1,14 @@
-"""``kvbench report``: rebuild a report from ``results/`` alone; no GPU, no vLLM, no network."""
+"""``kvbench report``: rebuild a report from ``results/`` alone; no GPU, no vLLM, no network.
+
+``--export`` and ``--export-requests`` write the same run for other programs, before the page is
+drawn, so that a target that can't be written is told at once.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +16,12 @@ import typer
 from rich.console import Console
 
 from harness.analysis.compare import analyse, to_json
+from harness.analysis.results import Analysis
 from harness.analysis.scoreboard import scoreboard as join
 from harness.cli.outcome import strict_exit
 from harness.errors import InputError
+from harness.record import BenchRecord, TrialRecord
+from harness.report import export as exports
 from harness.report.build import build_report
 from harness.report.scoreboard import print_scoreboard, write_scoreboard
 from harness.report.terminal import print_result
@@ -33,9 +41,24 @@ def report(
     reports: Annotated[Path, typer.Option(help="Where the report goes.")] = REPORTS_ROOT,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     strict: Annotated[bool, typer.Option(help="Exit 1 if a number is invalid.")] = False,
+    export: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE.json|FILE.csv|FOLDER/",
+            help="Also write the trials, in the names of `vllm bench serve`.",
+        ),
+    ] = None,
+    export_requests: Annotated[
+        str | None, typer.Option(metavar="FILE.csv", help="Also write every request.")
+    ] = None,
+    detailed: Annotated[
+        bool, typer.Option("--detailed", help="With per-request lists in exported JSON.")
+    ] = False,
 ) -> None:
     """Rebuild the report of a stored run and print its table, or join runs into a scoreboard."""
+    wanted = _Wanted(tuple(export or ()), export_requests, detailed=detailed)
     if scoreboard:
+        wanted.refuse("a scoreboard")
         _scoreboard([find_run(run, out) for run in runs], reports, as_json=as_json)
         return
     if len(runs) > 1:
@@ -44,16 +67,57 @@ def report(
             legal=["kvbench report RUN", "kvbench report --scoreboard RUN…"],
         )
     folder = find_run(runs[0], out)
+    wanted.check(folder)
     record, trials = read_bench(folder)
     analysis = analyse(record, trials, read_quality(folder))
+    exported = wanted.write(record, trials, analysis)
     paths = build_report(folder, reports_root=reports)
     if as_json:
         figures = to_json(analysis)
-        typer.echo(json.dumps({**figures, "run": str(folder), "report": str(paths.html)}, indent=2))
+        places = {"run": str(folder), "report": str(paths.html)}
+        files = {"exports": [str(path) for path in exported]} if exported else {}
+        typer.echo(json.dumps({**figures, **places, **files}, indent=2))
     else:
         print_result(analysis, paths.html, Console(highlight=False), paths.leads)
+        for path in exported:
+            typer.echo(f"export: {path}")
     if strict:
         strict_exit(analysis)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The exports that were asked for."""
+
+    trials: tuple[str, ...]
+    requests: str | None
+    detailed: bool
+
+    def refuse(self, what: str) -> None:
+        if self.trials or self.requests or self.detailed:
+            raise InputError(
+                f"{what} has no export", next_move="use --json, or export each run by itself"
+            )
+
+    def check(self, run_dir: Path) -> None:
+        if self.detailed and all(target.lower().endswith(".csv") for target in self.trials):
+            raise InputError(
+                "--detailed adds lists to exported JSON, and none was asked for",
+                legal=["--export FILE.json --detailed", "--export FOLDER/ --detailed"],
+            )
+        for target in self.trials:
+            exports.check_target(target, run_dir)
+        if self.requests is not None:
+            exports.check_target(self.requests, run_dir, exports.REQUEST_FORMS)
+
+    def write(
+        self, bench: BenchRecord, trials: Sequence[TrialRecord], analysis: Analysis
+    ) -> tuple[Path, ...]:
+        for target in self.trials:
+            exports.export_trials(target, bench, trials, analysis, detailed=self.detailed)
+        if self.requests is not None:
+            exports.export_requests(self.requests, bench, trials, analysis)
+        return tuple(Path(target) for target in (*self.trials, self.requests) if target)
 
 
 def _scoreboard(folders: list[Path], reports: Path, *, as_json: bool) -> None:

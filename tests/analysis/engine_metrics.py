@@ -1,0 +1,36 @@
+"""Puts a trial's requests through the arithmetic of the engine's own ``vllm bench serve``.
+
+Run as a process, since importing it takes seconds and vLLM stays out of the tests' own process:
+reads the lists of ``bench_serve.lists`` from stdin, prints the engine's figures as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+
+def figures(lists: dict[str, list[Any]], duration_s: float) -> dict[str, Any]:
+    from vllm.benchmarks.lib.endpoint_request_func import RequestFuncOutput
+    from vllm.benchmarks.serve import calculate_metrics
+
+    outputs = []
+    for index, error in enumerate(lists["errors"]):
+        output = RequestFuncOutput(success=not error)
+        output.prompt_len = lists["input_lens"][index] or 0
+        output.output_tokens = lists["output_lens"][index]
+        output.ttft = lists["ttfts"][index] or 0.0
+        output.itl = lists["itls"][index]
+        output.latency = lists["latencies"][index] or 0.0
+        output.start_time = lists["start_times"][index]
+        outputs.append(output)
+    metrics, _ = calculate_metrics([], outputs, duration_s, None, [90.0, 99.0], {"ttft": 5000.0})
+    return asdict(metrics)
+
+
+if __name__ == "__main__":
+    asked = json.load(sys.stdin)
+    out, sys.stdout = sys.stdout, sys.stderr
+    json.dump(figures(asked["lists"], asked["duration_s"]), out)
