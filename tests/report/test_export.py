@@ -13,10 +13,12 @@ import pytest
 from harness.analysis.compare import analyse
 from harness.analysis.results import Analysis
 from harness.errors import InputError, StoreError
+from harness.record import SCHEMA_VERSION as STORED_VERSION
 from harness.record import BenchRecord, TrialRecord
 from harness.report import export
 from tests import records
 
+ROOT = Path(__file__).resolve().parents[2]
 Stored = tuple[BenchRecord, tuple[TrialRecord, ...], Analysis]
 
 
@@ -197,3 +199,18 @@ def test_no_export_lies_among_the_stored_records_or_over_other_files(tmp_path: P
     with pytest.raises(InputError, match="not an empty folder"):
         export.check_target(f"{tmp_path}/full", tmp_path / "run")
     export.check_target(f"{tmp_path}/new/", tmp_path / "run")
+
+
+def test_the_document_of_formats_names_every_field_and_both_versions(run: Stored) -> None:
+    text = (ROOT / "docs/results-format.md").read_text()
+    bench, trials, analysis = run
+    names = set(export.trial_row(bench, trials[0], analysis.trials[0]))
+    latencies = {name for name in names if name.endswith("_ms")}
+    for name in (names - latencies) | set(export.REQUEST_COLUMNS):
+        assert f"`{name}`" in text, name
+    for name in latencies:
+        statistic, metric, _ = name.split("_")
+        assert f"`{statistic}_…_ms`" in text
+        assert f"`{metric}`" in text
+    assert f"beside them) | {STORED_VERSION} |" in text
+    assert f"document or row) | {export.SCHEMA_VERSION} |" in text
