@@ -85,7 +85,9 @@ def _welch_half(base: Sequence[float], mine: Sequence[float], confidence: Fracti
         return 0.0
     # Each part as a share of the sum, so that tiny variances do not vanish when squared.
     degrees = 1.0 / sum((part / total) ** 2 / free for part, free in parts)
-    return t_quantile((1.0 + confidence) / 2.0, max(int(degrees), 1)) * math.sqrt(total)
+    # Rounded down, but not from 3.999… where 4 is meant.
+    whole = max(int(degrees + 1e-9), 1)
+    return t_quantile((1.0 + confidence) / 2.0, whole) * math.sqrt(total)
 
 
 def _has_ratio(value: float) -> bool:
