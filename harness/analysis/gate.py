@@ -8,8 +8,9 @@ capacity) has no spread and decides by value, one launch being enough. No interv
 repeats on a side), an unknown or invalid figure, trials that were lost or skipped on one side: all
 inconclusive, for a gate that passes what it could not see is worse than none, and one that fails
 it tells of a regression that nobody measured. Lost trials leave a fail standing and take a pass
-away. What was skipped in both runs, or is not in the baseline run, is not applicable. The whole gate fails if one check
-does, else is inconclusive if one is, and passes only if there is at least one check that passes.
+away. What was skipped in both runs, or is not in the baseline run, is not applicable. The whole
+gate fails if one check does, else is inconclusive if one is, and passes only if there is at least
+one check that passes.
 
 A count of zero has no ratio: from zero to zero is no change, to more than zero throughout is
 beyond every rise. Not covered: many rules at once widen no interval (at 95 % about one interval in
