@@ -6,19 +6,18 @@ facts give cause, with what to do about it. Not covered: faults of single figure
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.analysis.quality_results import QualityAnalysis
 from harness.analysis.results import Caution, Comparison, KvComparison, Occupancy, TrialAnalysis
+from harness.analysis.sanity import scale_warning
 from harness.analysis.stats import MIN_REPLICATES
 from harness.record import BenchRecord, TrialRecord
 from harness.units import format_bytes, format_count, format_percent, format_ratio
 
 #: A latent (MLA) model whose cache is stored as full heads takes about 14 times its due.
 _NOT_LATENT_ABOVE = 5.0
-_UNCALIBRATED = re.compile(r"scal(e|ing factor).*(1\.0|uncalibrated|not calibrated)", re.IGNORECASE)
 _SMALL_DTYPES = ("fp8", "int8", "int4", "nvfp4", "turboquant")
 
 
@@ -152,7 +151,7 @@ def _quality(evidence: Evidence) -> Iterator[Caution]:
         if (pool.kv_cache_dtype or "").startswith(_SMALL_DTYPES)
     )
     for variant in small:
-        if _measured(evidence.quality, variant):
+        if variant in evidence.bench.skipped or _measured(evidence.quality, variant):
             continue
         yield Caution(
             "quality_unmeasured",
@@ -162,9 +161,8 @@ def _quality(evidence: Evidence) -> Iterator[Caution]:
     told: dict[str, str] = {}
     for record in evidence.records:
         lines = record.run.server.log_warnings if record.run.server is not None else ()
-        for line in lines:
-            if _UNCALIBRATED.search(line):
-                told.setdefault(record.run.trial.variant, line)
+        if (line := scale_warning(lines)) is not None:
+            told.setdefault(record.run.trial.variant, line)
     for variant, line in told.items():
         yield Caution("uncalibrated_scale", f"{variant}: the engine warns of its scale: {line}")
 

@@ -53,6 +53,7 @@ def judge_outcome(judge: JudgeRecord, records: QualityRecords) -> JudgeOutcome:
         position_bias=bias,
         malformed=sum(j.malformed for j in judge.judgements),
         questions=len(judge.judgements),
+        lost=sum(j.verdict is None for j in latest.values()),
         prompt_tokens=_total([prompt for prompt, _ in usage]),
         output_tokens=_total([output for _, output in usage]),
         wall_s=head.wall_s,
@@ -105,26 +106,24 @@ def _faults(controls: Sequence[ControlScore], bias: Range | None) -> tuple[str, 
     faults = [_fault(control) for control in controls]
     if bias is not None and bias.value > POSITION_BIAS:
         faults.append(
-            f"its verdict followed the position in {format_percent(bias.value, 0)} of the pairs "
-            f"(at most {format_percent(POSITION_BIAS, 0)} is allowed)"
+            f"in {format_percent(bias.value, 0)} of the pairs it preferred the same place, A or B, "
+            "whichever answer stood there (at most "
+            f"{format_percent(POSITION_BIAS, 0)} is allowed)"
         )
     return tuple(fault for fault in faults if fault is not None)
 
 
 def _fault(control: ControlScore) -> str | None:
     names = {
-        "identical": "identical answers were called a tie",
-        "degraded": "the spoiled answer lost",
-        "known": "the right answer won",
+        "identical": "it called two identical answers a tie",
+        "degraded": "it preferred an answer to a spoiled copy of it",
+        "known": "it preferred the right answer to a wrong one",
     }
     if control.asked < FEWEST_OF_A_KIND:
         return f"only {control.asked} {control.kind} controls could be put to it"
     if (control.share or 0.0) >= CONTROL_SHARE:
         return None
-    return (
-        f"{names[control.kind]} in {control.right} of {control.asked} controls "
-        f"({format_percent(CONTROL_SHARE, 0)} needed, both orders)"
-    )
+    return f"{names[control.kind]} in {control.right} of {control.asked} controls"
 
 
 def _total(counts: Sequence[Tokens | None]) -> Tokens | None:

@@ -1,11 +1,11 @@
 """The stored answers of a run → everything that is said about its answer quality.
 
 Method: the baseline's first pass is the reference; its second pass (another server start, other
-batches and order) is the noise floor; each variant is held against both. A variant is called
-indistinguishable if neither its divergence nor its exact-match rate goes beyond the floor's: the
-95 % interval of the excess, paired by prompt, must leave out zero for a difference, and the match
-rate must lie outside the floor's interval. The sanity gate comes first: broken text is broken,
-whatever else is measured.
+batches and order) is the noise floor; each variant is held against both. A variant differs if the
+95 % interval of its divergence's excess over the floor's, paired by prompt, lies above zero, or if
+its exact-match rate lies below the floor's interval; else it is called indistinguishable. Fewer
+than five prompts give no interval and no claim, nor does a floor that was not measured to its end.
+The sanity gate comes first: broken text is broken, whatever else is measured.
 
 Not covered: judges (``judging``), words and pictures (``report``).
 """
@@ -45,8 +45,8 @@ METHODS: Mapping[str, str] = {
     "resampled prompts, none below 5",
     "top1_agreement": "share of positions at which both find the same token likeliest",
     "free_running": "greedy answers of the variant's own, token by token beside the baseline's",
-    "noise_floor": "the baseline against itself: another server start, reversed order, several "
-    "requests in a batch; a variant within it is indistinguishable",
+    "noise_floor": "the baseline against itself: reversed order, several requests in a batch and, "
+    "with two repeats or more, another server start; a variant within it is indistinguishable",
     "retrieval": "an answer is right if it contains the expected text as a word (for numbers: the "
     "first number in it)",
     "sanity_gate": "fails on text that is broken beside the baseline's (empty, repetitive, "
@@ -86,6 +86,7 @@ def analyse_quality(records: QualityRecords, baseline: str) -> QualityAnalysis |
         judges=tuple(judge_outcome(judge, records) for judge in records.judges),
         left_out=reference.head.left_out,
         methods=METHODS,
+        reference_launches=reference.head.launches,
     )
 
 
@@ -155,7 +156,9 @@ def _held(
         trend=trend(places),
         free=free_running(base_texts, texts),
         retrieval=found[0],
-        gate=gate(texts, base_texts, on_context, on_answers, found, head.log_warnings)
+        gate=gate(
+            texts, base_texts, on_context, on_answers, found, head.log_warnings, record.scores
+        )
         if known
         else None,
     )
@@ -176,7 +179,7 @@ def _against_floor(
     """Each variant's excess over the baseline against itself, and where that leaves it."""
     floor, floor_sums = None, {}
     for one, places in zip(made, seen, strict=True):
-        if one.kind == "self":
+        if one.kind == "self" and one.status == "sealed":
             floor, floor_sums = one, by_prompt(places)
     stood = []
     for one, places in zip(made, seen, strict=True):
@@ -194,10 +197,13 @@ def _standing(one: VariantQuality, floor: VariantQuality | None) -> Standing:
         return "not measured"
     if not one.gate.passed:
         return "broken"
+    if one.on_context is None and one.on_answers is None:
+        return "not measured"
     if one.kl_excess is None or floor is None:
         return "no noise floor"
-    beyond = one.kl_excess.low is None or one.kl_excess.low > 0.0
-    if one.kl_excess.value > 0.0 and beyond:
+    if one.kl_excess.low is None:
+        return "too few prompts"
+    if one.kl_excess.low > 0.0:
         return "differs"
     return "differs" if _matches_less(one, floor) else "indistinguishable"
 

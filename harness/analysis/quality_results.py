@@ -13,7 +13,14 @@ from typing import Literal
 from harness.units import Fraction, Seconds, Tokens
 
 Trend = Literal["grows", "falls", "no trend shown", "unknown"]
-Standing = Literal["broken", "differs", "indistinguishable", "no noise floor", "not measured"]
+Standing = Literal[
+    "broken",
+    "differs",
+    "indistinguishable",
+    "too few prompts",
+    "no noise floor",
+    "not measured",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +175,10 @@ class JudgedVariant:
 
 @dataclass(frozen=True, slots=True)
 class JudgeOutcome:
-    """One judge, judged first: ``reliable`` decides whether its verdicts are shown."""
+    """One judge, judged first: ``reliable`` decides whether its verdicts are shown.
+
+    ``questions`` were put, ``lost`` of them ended without a verdict.
+    """
 
     judge_id: str
     model: str
@@ -181,6 +191,7 @@ class JudgeOutcome:
     position_bias: Range | None
     malformed: int
     questions: int
+    lost: int
     prompt_tokens: Tokens | None
     output_tokens: Tokens | None
     wall_s: Seconds | None
@@ -192,8 +203,9 @@ class JudgeOutcome:
 class QualityAnalysis:
     """Everything that is said of a run's answer quality.
 
-    ``variants`` begin with the baseline against itself, if that was measured. ``baseline`` holds
-    what the baseline alone was worth.
+    ``variants`` begin with the baseline against itself, if that was measured.
+    ``baseline_retrieval`` and ``baseline_gate`` are what the baseline alone was worth, and
+    ``reference_launches`` the server starts at which it answered first.
     """
 
     baseline: str
@@ -208,6 +220,13 @@ class QualityAnalysis:
     judges: tuple[JudgeOutcome, ...]
     left_out: tuple[str, ...]
     methods: Mapping[str, str]
+    reference_launches: tuple[int, ...] = ()
+
+    @property
+    def floor_restarted(self) -> bool:
+        """Whether the baseline was started anew before it answered a second time."""
+        floor = self.floor
+        return floor is not None and not set(floor.launches) <= set(self.reference_launches)
 
     @property
     def floor(self) -> VariantQuality | None:

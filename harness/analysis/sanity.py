@@ -2,10 +2,11 @@
 
 Method: a variant fails if its text is broken by comparison with the baseline's: empty answers,
 answers that collapse into repetition or lose their letters, a perplexity that blows up, a most
-likely token that is hardly ever the baseline's, or needles that are no longer found. Thresholds
-are shares and ratios against the baseline, so that a weak model is not blamed for being weak. A
-warning of the engine that its KV scales are uncalibrated fails the gate too, and is quoted:
-nothing measured on a few prompts rules out what an unscaled cache does to others.
+likely token that is hardly ever the baseline's, needles that are no longer found, or prompts that
+it read as other tokens. Thresholds are shares and ratios against the baseline, so that a weak model
+is not blamed for being weak. A warning of the engine that its KV scales are uncalibrated fails the
+gate too, and is quoted: nothing measured on a few prompts rules out what an unscaled cache does to
+others.
 
 Not covered: answers that are wrong but well formed (agreement, retrieval and the judge see them).
 """
@@ -16,7 +17,7 @@ import re
 from collections.abc import Sequence
 
 from harness.analysis.quality_results import Agreement, Gate, Retrieval
-from harness.record import QualityAnswer
+from harness.record import QualityAnswer, QualityScore
 from harness.units import Fraction, format_count, format_percent, format_ratio
 
 #: Share of empty or of collapsed answers beyond the baseline's own that is taken for broken text.
@@ -31,7 +32,13 @@ FINDS_LEFT: Fraction = 0.25
 COLLAPSE_TOKENS = 16
 COLLAPSE_DISTINCT: Fraction = 0.4
 GARBLED: Fraction = 0.1
-_SCALES = re.compile(r"scal(?:e|ing factor).*(?:1\.0|uncalibrated|not calibrated)", re.IGNORECASE)
+#: What the engine (0.32.0) writes of KV scales that its checkpoint does not hold.
+_SCALES = re.compile(
+    r"(?:scale|scaling factor)s?\b.*(?:\b1\.0\b|uncalibrated|not calibrated)|uncalibrated.*scale",
+    re.IGNORECASE,
+)
+#: Said of a score by whoever asked for it; a server that reads another prompt is not fit to judge.
+OTHER_TOKENS = "the server scored other tokens than it was sent"
 
 
 def is_empty(answer: QualityAnswer) -> bool:
@@ -75,12 +82,14 @@ def gate(
     on_answers: Agreement | None = None,
     found: tuple[Retrieval | None, Retrieval | None] = (None, None),
     log_warnings: Sequence[str] = (),
+    scores: Sequence[QualityScore] = (),
 ) -> Gate:
     """Judge one server's text; ``found`` is (this server's retrieval, the baseline's)."""
     empty, collapsed = shares(answers)
     base_empty, base_collapsed = shares(baseline_answers)
     warning = scale_warning(log_warnings)
     reasons = [
+        *_misread(scores),
         *_more("empty", empty, base_empty),
         *_more("collapsed into repetition or garbled", collapsed, base_collapsed),
         *_perplexity(on_context, "the prompts' text"),
@@ -90,6 +99,16 @@ def gate(
         *([f"the engine warns of its KV scales: {warning}"] if warning else []),
     ]
     return Gate(not reasons, tuple(reasons), empty, collapsed, warning)
+
+
+def _misread(scores: Sequence[QualityScore]) -> list[str]:
+    """A server that scores other tokens than it was sent has scrambled the prompt."""
+    misread = {s.index for s in scores if s.error is not None and OTHER_TOKENS in s.error}
+    misread -= {s.index for s in scores if s.error is None}
+    if not misread:
+        return []
+    asked = len({score.index for score in scores})
+    return [f"it read other tokens than it was sent in {len(misread)} of {asked} prompts"]
 
 
 def _more(what: str, share: Fraction | None, base: Fraction | None) -> list[str]:

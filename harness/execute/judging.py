@@ -10,6 +10,7 @@ Not covered: whether the judge is any good (``harness.analysis.judging``).
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -80,7 +81,7 @@ def judge_stored(
     began = time.monotonic()
     records = read_quality(folder)
     asked = _questions(folder, records)
-    judge_id = SELF_JUDGE if is_self else slugify(target.model)
+    judge_id = SELF_JUDGE if is_self else _judge_id(target, records)
     before = next((j for j in records.judges if j.head.judge_id == judge_id), None)
     head = JudgeRun(
         schema_version=SCHEMA_VERSION,
@@ -104,6 +105,20 @@ def judge_stored(
     )
     write_judge(folder, head)
     return head
+
+
+def _judge_id(target: JudgeTarget, records: QualityRecords) -> str:
+    """The folder of a judge: its model's name, with more to it where another judge has that."""
+    name, me = slugify(target.model), (target.model, bare_url(target.url))
+    others = {
+        judge.head.judge_id
+        for judge in records.judges
+        if (judge.head.model, judge.head.url) != me
+        and any(judgement.verdict is not None for judgement in judge.judgements)
+    }
+    if name not in (others | {SELF_JUDGE}):
+        return name
+    return f"{name}-{hashlib.sha256(repr(me).encode()).hexdigest()[:8]}"
 
 
 def _usable(before: JudgeRecord | None, asked: tuple[Question, ...]) -> list[Judgement]:

@@ -46,7 +46,7 @@ from harness.store import (
     write_pass,
     write_prompts,
 )
-from harness.units import Seconds
+from harness.units import Seconds, Tokens
 from harness.workload.corpus import (
     PASSAGES,
     Draft,
@@ -56,6 +56,7 @@ from harness.workload.corpus import (
     prose,
     task_drafts,
 )
+from harness.workload.prompt_file import UserPrompt
 
 #: The baseline's second pass has so many requests in a batch.
 SELF_CONCURRENCY = 4
@@ -346,21 +347,50 @@ def _from_tasks(
 def _from_file(
     quality: Quality, client: EngineClient
 ) -> tuple[list[QualityPrompt], tuple[str, ...]]:
-    """The user's prompts; what can't be used is named, those that are too long among it."""
-    given, bad = read_user_prompts(Path(quality.prompts or ""))
+    """The user's first prompts; what can't be used is named, those that are too long among it."""
+    path = Path(quality.prompts or "")
+    given, bad = read_user_prompts(path)
     limit = client.max_model_len()
     made: list[QualityPrompt] = []
     left_out = list(bad)
     for prompt in given:
-        one = user_prompt(client, len(made), prompt)
-        needed = len(one.prompt_token_ids) + quality.answer_tokens
-        if limit is not None and needed > limit:
-            left_out.append(f"{prompt.where}: {needed} tokens with its answer, {limit} fit")
-        elif len(made) < quality.num_prompts:
+        if len(made) == quality.num_prompts:
+            break
+        one, why = _user_prompt(client, len(made), prompt, quality.answer_tokens, limit)
+        if one is None:
+            left_out.append(f"{prompt.where}: {why}")
+        else:
             made.append(one)
     if not made:
-        raise InputError("no prompt of the file fits the model", evidence="\n".join(left_out[:5]))
-    return made, tuple(left_out)
+        raise InputError(
+            "no prompt of the file fits the model",
+            where=str(path),
+            evidence="\n".join(left_out[:5]),
+        )
+    return made, tuple(f"{path.name}, {told}" for told in left_out)
+
+
+def _user_prompt(
+    client: EngineClient,
+    index: int,
+    prompt: UserPrompt,
+    answer_tokens: Tokens,
+    limit: Tokens | None,
+) -> tuple[QualityPrompt | None, str]:
+    """A user's prompt as the model takes it, else why it does not."""
+    from openai import BadRequestError
+
+    try:
+        one = user_prompt(client, index, prompt)
+    except EngineError as error:
+        # The server refuses this conversation, by its chat template for one; others may do.
+        if not isinstance(error.__cause__, BadRequestError):
+            raise
+        return None, error.what
+    needed = len(one.prompt_token_ids) + answer_tokens
+    if limit is not None and needed > limit:
+        return None, f"{needed} tokens with its answer, {limit} fit"
+    return one, ""
 
 
 def _needles(quality: Quality, seed: int) -> Sequence[Draft]:
@@ -385,7 +415,7 @@ def _sources(quality: Quality) -> tuple[str, ...]:
         from pydoc_data.topics import topics
 
         return passages(prose(topics))
-    paragraphs = paragraphs_of(read_text(Path(quality.haystack), "quality.haystack"))
+    paragraphs = paragraphs_of(read_text(Path(quality.haystack), "quality.haystack"), PASSAGES)
     if not paragraphs:
         raise InputError("the haystack holds no text", where="quality.haystack")
     return passages(paragraphs, min(PASSAGES, len(paragraphs)))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from harness.analysis.agreement import TOP_K
+from harness.analysis.sanity import OTHER_TOKENS
 from harness.errors import EngineError
 from harness.record import QualityAnswer, QualityScore
 from harness.units import Seconds, Tokens
@@ -56,6 +57,7 @@ class EngineClient:
         self, base_url: str, model: str, api_key: str | None = None, timeout_s: Seconds = 900.0
     ) -> None:
         self._client = open_client(base_url, api_key, timeout_s)
+        self._key = api_key
         self._root = base_url.rstrip("/").removesuffix("/v1")
         self._model = model
 
@@ -138,7 +140,8 @@ class EngineClient:
                 self._root + path, cast_to=dict[str, Any], body={"model": self._model, **body}
             )
         except APIError as error:
-            raise EngineError(f"{path}: {error.message}"[:500], where=self._root) from error
+            said = without_key(f"{path}: {error.message}", self._key)
+            raise EngineError(said[:500], where=self._root) from error
         if not isinstance(reply, dict):
             raise EngineError(f"{path}: the reply is no JSON object", where=self._root)
         return reply
@@ -147,6 +150,11 @@ class EngineClient:
 def _first_line(error: Exception) -> str:
     text = error.what if isinstance(error, EngineError) else f"unexpected reply: {error!r}"
     return text.splitlines()[0][:500] if text else type(error).__name__
+
+
+def without_key(text: str, api_key: str | None) -> str:
+    """A foreign text without the key, should a server repeat it; before anything is cut off it."""
+    return text.replace(api_key, "…") if api_key else text
 
 
 def _answer(index: int, reply: Mapping[str, Any]) -> QualityAnswer:
@@ -179,11 +187,11 @@ def _score(
     """Pick the kept places out of vLLM's ``prompt_logprobs``, one mapping per token."""
     tokens = (*prompt, *answer)
     if len(listed) != len(tokens):
-        raise ValueError(f"{len(listed)} scores for {len(tokens)} tokens")
+        raise ValueError(f"{OTHER_TOKENS}: {len(listed)} scores for {len(tokens)}")
     positions = kept_positions(len(prompt), len(answer))
     entries = [_entry(listed[place]) for place in positions]
     if any(tokens[place] not in entry for place, entry in zip(positions, entries, strict=True)):
-        raise ValueError("the server scored other tokens than it was sent")
+        raise ValueError(OTHER_TOKENS)
     own = [entry[tokens[place]] for place, entry in zip(positions, entries, strict=True)]
     return QualityScore(
         index=index,

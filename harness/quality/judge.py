@@ -6,7 +6,8 @@ takes one. An answer that is no such JSON is counted as malformed and asked for 
 most; the openai client itself repeats what failed in transit. A server that refuses the schema is
 asked without it. Questions that already have a verdict are not put again.
 
-The key goes into the request's header and nowhere else: not into records, logs or messages.
+The key goes into the request's header and nowhere else: not into records, logs or messages, even
+where a server repeats it in a refusal, a reply or a reason.
 
 Not covered: which pairs (``harness.workload.judge_pairs``), and what the verdicts amount to.
 """
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from harness.quality.client import open_client
+from harness.quality.client import open_client, without_key
 from harness.record import Judgement
 from harness.units import Seconds
 from harness.workload.judge_pairs import Question
@@ -169,17 +170,20 @@ class _Asker:
         malformed, text = 0, ""
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                text, usage = self._say(question)
+                said, usage = self._say(question)
             except APIError as error:
-                said = f"{type(error).__name__}: {self._clean(error.message)}"
-                return _judgement(question, None, None, attempt, malformed, spent, said)
+                why = f"{type(error).__name__}: {self._clean(error.message)}"
+                return _judgement(question, None, None, attempt, malformed, spent, why)
             spent.append(usage)
-            found = parse_verdict(text)
+            found = parse_verdict(said)
             if found is not None:
-                return _judgement(question, *found, attempt, malformed, spent, None)
+                verdict, reason = found
+                told = self._clean(reason) if reason is not None else None
+                return _judgement(question, verdict, told, attempt, malformed, spent, None)
             malformed += 1
-        said = f"no verdict in {text[:200]!r}"
-        return _judgement(question, None, None, ATTEMPTS, malformed, spent, said)
+            text = without_key(said, self.target.api_key)
+        why = f"no verdict in {text[:200]!r}"
+        return _judgement(question, None, None, ATTEMPTS, malformed, spent, why)
 
     def _say(self, question: Question) -> tuple[str, tuple[int | None, int | None]]:
         """One request; without the schema from the first refusal of it on."""
@@ -205,10 +209,9 @@ class _Asker:
         return _text_and_usage(reply)
 
     def _clean(self, message: str) -> str:
-        """An error message without the key, should a server repeat it."""
-        key = self.target.api_key
-        text = message.splitlines()[0][:300] if message else "no message"
-        return text.replace(key, "…") if key else text
+        """The first line of what a server said, without the key; cleaned before it is cut."""
+        lines = without_key(message, self.target.api_key).splitlines()
+        return lines[0][:300] if lines else "nothing was said"
 
 
 def _text_and_usage(reply: Any) -> tuple[str, tuple[int | None, int | None]]:
@@ -231,7 +234,7 @@ def parse_verdict(text: str) -> tuple[Literal["A", "B", "tie"], str | None] | No
         if isinstance(value, dict) and value.get("verdict") in ("A", "B", "tie"):
             reason = value.get("reason")
             verdict = cast("Literal['A', 'B', 'tie']", value["verdict"])
-            return verdict, str(reason)[:300] if reason is not None else None
+            return verdict, str(reason) if reason is not None else None
     return None
 
 

@@ -7,22 +7,26 @@ Not covered: what the opening says of it (``sentence``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from harness.analysis.quality_results import (
     Agreement,
+    Gate,
     JudgeOutcome,
     QualityAnalysis,
     Retrieval,
     VariantQuality,
 )
 from harness.analysis.results import Analysis
+from harness.analysis.retrieval import NEEDLE_TASKS
 from harness.record import BenchRecord, TrialRecord
 from harness.report import quality_charts
 from harness.report.charts import Chart
 from harness.report.parts import Grid, Section
 from harness.report.quality_text import (
     KINDS,
+    NOT_YET_WORSE,
     best_judge,
     judge_sentences,
     kl_text,
@@ -33,6 +37,7 @@ from harness.report.quality_text import (
 )
 from harness.report.strategy_charts import place_of
 from harness.units import DASH, format_count, format_percent
+from harness.workload.corpus import PASSAGES
 
 _NAMES = {"needle": "one needle", "multikey": "one of four keys"}
 
@@ -53,7 +58,7 @@ def section(
             "Fewer bits per key and value leave each attention score with an error; whether that "
             "reaches the text is measured here, against what the baseline differs from itself."
         ),
-        measured=tuple(_measured(quality)),
+        measured=tuple(_measured(bench, quality)),
         grids=tuple(_grids(quality)),
         charts=tuple(_charts(analysis, quality)),
         not_covered=(
@@ -68,17 +73,21 @@ def _counted(count: int, word: str) -> str:
     return f"{format_count(count)} {word}{'' if count == 1 else 's'}"
 
 
-def _measured(quality: QualityAnalysis) -> Iterator[str]:
+def _measured(bench: BenchRecord, quality: QualityAnalysis) -> Iterator[str]:
+    yield _asked(bench, quality)
+    if quality.baseline_gate is not None and not quality.baseline_gate.passed:
+        reasons = "; ".join(quality.baseline_gate.reasons)
+        yield (
+            f"{quality.baseline}'s own text fails the sanity gate: {reasons}. Answers that agree "
+            "with it are worth no more."
+        )
     for one in quality.variants:
         if one.kind == "variant":
             trend = "" if one.standing == "broken" else _trend(one)
             yield f"{one.variant}: {standing_sentence(one, quality)}{trend}"
-    floor = quality.floor
-    if floor is not None and floor.status == "sealed":
-        yield _floor(floor, quality)
-    else:
-        why = floor.reason if floor is not None else "the baseline was not asked a second time"
-        yield f"No noise floor: {why}. Nothing is called a difference."
+    if any(one.standing == "differs" for one in quality.variants):
+        yield NOT_YET_WORSE
+    yield _floor(bench, quality)
     judges = sorted(quality.judges, key=lambda j: j is not best_judge(quality))
     for judge in judges:
         yield " ".join(judge_sentences(judge, with_controls=False))
@@ -92,6 +101,26 @@ def _measured(quality: QualityAnalysis) -> Iterator[str]:
         yield f"{_counted(count, 'prompt')} left out: {'; '.join(quality.left_out[:5])}."
 
 
+def _asked(bench: BenchRecord, quality: QualityAnalysis) -> str:
+    """What was asked, so that a few prompts are never taken for the whole set."""
+    asked = bench.scenario.get("quality")
+    wanted = asked if isinstance(asked, Mapping) else {}
+    tasks = {task: n for task, n in quality.tasks.items() if task not in NEEDLE_TASKS}
+    if "user" in tasks:
+        told = f"{_counted(quality.prompts, 'prompt')} of {wanted.get('prompts') or 'a file'}"
+    else:
+        kinds = ", ".join(f"{n} {task}" for task, n in tasks.items())
+        shipped = f"the {PASSAGES} that ship" if quality.prompts <= PASSAGES else "more rounds"
+        told = f"{_counted(quality.prompts, 'prompt')} of {shipped} ({kinds})"
+    length, answer = wanted.get("context_tokens") or _length(bench), wanted.get("answer_tokens")
+    ours = "user" not in tasks and isinstance(length, int)
+    told += f", {format_count(length)} tokens each" if ours else ""
+    told += f", answers of at most {format_count(answer)}" if isinstance(answer, int) else ""
+    needles = sum(quality.tasks.get(task, 0) for task in NEEDLE_TASKS)
+    told += f"; {_counted(needles, 'needle')}" if needles else ""
+    return f"Asked: {told}."
+
+
 def _trend(one: VariantQuality) -> str:
     return {
         "grows": " The divergence grows along the context.",
@@ -100,8 +129,20 @@ def _trend(one: VariantQuality) -> str:
     }.get(one.trend, "")
 
 
-def _floor(floor: VariantQuality, quality: QualityAnalysis) -> str:
-    other = "another server start, " if floor.launches else ""
+def _length(bench: BenchRecord) -> int | None:
+    """As long as the first workload's prompts, where the scenario does not say."""
+    workloads: Any = bench.scenario.get("workloads") or ({},)
+    length = workloads[0].get("context_tokens")
+    return length if isinstance(length, int) else None
+
+
+def _floor(bench: BenchRecord, quality: QualityAnalysis) -> str:
+    floor = quality.floor
+    if floor is None or floor.status != "sealed":
+        why = floor.reason if floor is not None else "the baseline was not asked a second time"
+        return f"No noise floor: {why}. Nothing is called a difference."
+    restarted = quality.floor_restarted and bench.scenario.get("attach") is None
+    other = "another server start" if restarted else "the same server start"
     kl = kl_text(floor.on_answers.kl if floor.on_answers is not None else None)
     same = (
         f"; {floor.free.exact_matches} of {floor.free.prompts} answers word for word alike"
@@ -109,7 +150,7 @@ def _floor(floor: VariantQuality, quality: QualityAnalysis) -> str:
         else ""
     )
     return (
-        f"Noise floor, {quality.baseline} against itself ({other}reversed order, "
+        f"Noise floor, {quality.baseline} against itself ({other}, reversed order, "
         f"{floor.concurrency} at once): KL {kl} nats per token{same}."
     )
 
@@ -121,6 +162,7 @@ def _grids(quality: QualityAnalysis) -> Iterator[Grid]:
     rows = [(_name(one, quality), one) for one in quality.variants]
     if rows:
         yield _agreement_grid(rows, quality)
+        yield _answers_grid(rows, quality)
         yield _gate_grid(rows, quality)
     judges = [judge for judge in quality.judges if judge.status == "sealed"]
     if judges:
@@ -132,9 +174,11 @@ def _name(one: VariantQuality, quality: QualityAnalysis) -> str:
 
 
 def _agreement_grid(rows: Sequence[tuple[str, VariantQuality]], quality: QualityAnalysis) -> Grid:
+    base = quality.baseline
     return Grid(
-        f"Agreement with {quality.baseline}'s answers, {_counted(quality.prompts, 'prompt')}: "
-        "KL in nats per token, a lower bound",
+        f"The same tokens scored by every server, {_counted(quality.prompts, 'prompt')}: KL from "
+        f"{base} in nats per token (a lower bound), perplexity {base} → server. The answers are "
+        f"{base}'s own, so every other server finds them less likely.",
         (
             "server",
             "KL on answers [95 %]",
@@ -143,8 +187,6 @@ def _agreement_grid(rows: Sequence[tuple[str, VariantQuality]], quality: Quality
             "same likeliest token",
             "perplexity of answers",
             "perplexity of texts",
-            "same answer [95 %]",
-            "common beginning",
         ),
         tuple(
             (
@@ -155,12 +197,37 @@ def _agreement_grid(rows: Sequence[tuple[str, VariantQuality]], quality: Quality
                 format_percent(one.on_answers.top1_agreement if one.on_answers else None),
                 _perplexity(one.on_answers),
                 _perplexity(one.on_context),
-                share_text(one.free.exact_match if one.free else None),
-                _prefix(one),
             )
             for name, one in rows
         ),
-        numeric=frozenset(range(1, 9)),
+        numeric=frozenset(range(1, 7)),
+    )
+
+
+def _answers_grid(rows: Sequence[tuple[str, VariantQuality]], quality: QualityAnalysis) -> Grid:
+    """What each server answered by itself, beside the baseline's answers and the right ones."""
+    return Grid(
+        f"Answers of each server's own beside {quality.baseline}'s, and beside what is right",
+        (
+            "server",
+            "same answer [95 %]",
+            "common beginning",
+            "needles found",
+            "questions right",
+        ),
+        (
+            (quality.baseline, DASH, DASH, *_found(quality.baseline_retrieval)),
+            *(
+                (
+                    name,
+                    share_text(one.free.exact_match if one.free else None),
+                    _prefix(one),
+                    *_found(one.retrieval),
+                )
+                for name, one in rows
+            ),
+        ),
+        numeric=frozenset(range(1, 5)),
     )
 
 
@@ -179,45 +246,24 @@ def _prefix(one: VariantQuality) -> str:
 
 def _gate_grid(rows: Sequence[tuple[str, VariantQuality]], quality: QualityAnalysis) -> Grid:
     return Grid(
-        "Retrieval and sanity gate",
-        ("server", "needles found", "questions right", "empty", "collapsed", "gate", "in all"),
+        "Sanity gate: is it text at all?",
+        ("server", "empty answers", "in circles or garbled", "gate", "standing"),
         (
-            (
-                quality.baseline,
-                *_found(quality.baseline_retrieval),
-                format_percent(_empty(quality), 0),
-                format_percent(_collapsed(quality), 0),
-                "—",
-                "baseline",
-            ),
+            (quality.baseline, *_gate(quality.baseline_gate), "baseline"),
             *(
-                (
-                    name,
-                    *_found(one.retrieval),
-                    format_percent(one.gate.empty_share if one.gate else None, 0),
-                    format_percent(one.gate.collapsed_share if one.gate else None, 0),
-                    _gate(one),
-                    "noise floor" if one.kind == "self" else one.standing,
-                )
+                (name, *_gate(one.gate), "noise floor" if one.kind == "self" else one.standing)
                 for name, one in rows
             ),
         ),
-        numeric=frozenset(range(1, 5)),
+        numeric=frozenset((1, 2)),
     )
 
 
-def _empty(quality: QualityAnalysis) -> float | None:
-    return quality.baseline_gate.empty_share if quality.baseline_gate else None
-
-
-def _collapsed(quality: QualityAnalysis) -> float | None:
-    return quality.baseline_gate.collapsed_share if quality.baseline_gate else None
-
-
-def _gate(one: VariantQuality) -> str:
-    if one.gate is None:
-        return DASH
-    return "passed" if one.gate.passed else "FAILED"
+def _gate(gate: Gate | None) -> tuple[str, str, str]:
+    if gate is None:
+        return DASH, DASH, DASH
+    empty, collapsed = (format_percent(s, 0) for s in (gate.empty_share, gate.collapsed_share))
+    return empty, collapsed, "passed" if gate.passed else "FAILED"
 
 
 def _found(found: Retrieval | None) -> tuple[str, str]:
@@ -231,7 +277,7 @@ def _found(found: Retrieval | None) -> tuple[str, str]:
 def _judge_grid(judges: Sequence[JudgeOutcome]) -> Grid:
     return Grid(
         "Judges and their controls (right in both orders)",
-        ("judge", *KINDS.values(), "position bias", "malformed", "tokens", "verdict"),
+        ("judge", *KINDS.values(), "position bias", "malformed replies", "tokens", "verdict"),
         tuple(
             (
                 "the baseline's own server" if judge.is_self else judge.model,
@@ -259,8 +305,9 @@ def _charts(analysis: Analysis, quality: QualityAnalysis) -> Iterator[Chart]:
             _position_title(quality),
             "Lower is closer to the baseline. Each mark is the mean over a stretch of prompt and "
             "answer, all prompts together; the dashed grey line is the baseline against itself. "
-            "The last stretch holds the baseline's own answers, which are easier than the texts."
-            + _off_scale(quality, drawn),
+            "The last stretch holds the baseline's answers too, which are text of another kind: "
+            "whether the divergence grows is told from the prompts alone, second half against "
+            "first." + _off_scale(quality, drawn),
             "; ".join(_line_alt(line) for line in lines),
             lambda: quality_charts.by_position(lines),
         )

@@ -26,6 +26,11 @@ KINDS = {
     "degraded": "a spoiled answer lost",
     "known": "the right answer won",
 }
+#: What a difference does not say by itself.
+NOT_YET_WORSE = (
+    "Different is not yet worse: whether an answer lost anything is for needles, questions and "
+    "judge to say."
+)
 
 
 def kl_text(kl: Range | None) -> str:
@@ -68,6 +73,8 @@ def standing_sentence(one: VariantQuality, quality: QualityAnalysis) -> str:
         return f"its answers are indistinguishable from {quality.baseline}'s own noise ({figures})."
     if one.standing == "differs":
         return f"its answers differ beyond {quality.baseline}'s own noise ({figures})."
+    if one.standing == "too few prompts":
+        return f"its answers were compared on too few prompts for a claim ({figures})."
     return f"its answers were compared without a noise floor to hold them against ({figures})."
 
 
@@ -100,33 +107,32 @@ def _needles(one: VariantQuality, quality: QualityAnalysis) -> str:
 def lead_sentence(quality: QualityAnalysis) -> str:
     """The finding of a run in one sentence."""
     variants = [one for one in quality.variants if one.kind == "variant"]
-    broken = [one.variant for one in variants if one.standing == "broken"]
-    if broken:
-        return f"The text of {_listed(broken)} is broken: no gain of {_its(broken)} counts."
     if not variants:
         return (
             "No variant's answers were measured: "
             f"{quality.reference_reason or 'none answered after the baseline'}."
         )
-    differs = [one.variant for one in variants if one.standing == "differs"]
-    even = [one.variant for one in variants if one.standing == "indistinguishable"]
     told = []
-    if differs:
-        told.append(f"{_listed(differs)} answers differently from {quality.baseline}")
-    if even:
-        told.append(f"{_listed(even)} can't be told from {quality.baseline}'s own noise")
-    unclear = [one.variant for one in variants if one.variant not in (*differs, *even)]
-    if unclear:
-        told.append(f"of {_listed(unclear)} nothing can be claimed")
-    return f"{'; '.join(told)}."
+    for standings, words in _LEADS:
+        names = [one.variant for one in variants if one.standing in standings]
+        if names:
+            told.append(words.format(names=_listed(names), baseline=quality.baseline))
+    sentence = "; ".join(told)
+    own_words = sentence.startswith(("the ", "of "))
+    return f"{sentence[0].upper() if own_words else sentence[0]}{sentence[1:]}."
+
+
+#: What is said of the variants of one standing, the worst first.
+_LEADS = (
+    (("broken",), "the text of {names} is broken, and no gain with broken text counts"),
+    (("differs",), "{names} answers differently from {baseline}"),
+    (("indistinguishable",), "{names} can't be told from {baseline}'s own noise"),
+    (("too few prompts", "no noise floor", "not measured"), "of {names} nothing can be claimed"),
+)
 
 
 def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _its(names: list[str]) -> str:
-    return "it" if len(names) == 1 else "theirs"
 
 
 def reasons_text(reasons: Sequence[str], most: int = 2) -> str:
@@ -150,7 +156,7 @@ def judge_sentences(judge: JudgeOutcome, *, with_controls: bool = True) -> Itera
         yield f"Its controls, right in both orders: {'; '.join(map(_control, judge.controls))}."
         bias = share_text(judge.position_bias)
         yield f"Its verdict followed the position in {bias} of the pairs."
-    if judge.reliable:
+    if judge.reliable and judge.status == "sealed":
         yield from (_verdict(one, judge) for one in judge.variants)
     yield _cost(judge)
 
@@ -165,7 +171,11 @@ def _reliability(judge: JudgeOutcome) -> str:
     if judge.reliable:
         return "passed its controls."
     because = "; ".join(judge.unreliable_because)
-    return f"is not reliable: {because}. Its verdict on the variants is withheld."
+    return (
+        f"is not reliable: {because}. A control counts only if it is right in both orders, and "
+        f"{format_percent(CONTROL_SHARE, 0)} of each kind are needed. Its verdict on the variants "
+        "is withheld."
+    )
 
 
 def _control(control: ControlScore) -> str:
@@ -190,10 +200,11 @@ def _verdict(one: JudgedVariant, judge: JudgeOutcome) -> str:
 
 
 def _cost(judge: JudgeOutcome) -> str:
+    lost = f"; {judge.lost} questions ended without a verdict" if judge.lost else ""
     return (
         f"It was asked {judge.questions} questions for {format_count(judge.prompt_tokens)} prompt "
         f"and {format_count(judge.output_tokens)} output tokens in "
-        f"{format_duration(judge.wall_s)}; {judge.malformed} replies were malformed."
+        f"{format_duration(judge.wall_s)}; {judge.malformed} replies were malformed{lost}."
     )
 
 
@@ -202,8 +213,10 @@ def judge_clause(quality: QualityAnalysis) -> str:
     judge = best_judge(quality)
     if judge is None:
         return "no judge was asked"
-    if not judge.reliable or judge.status != "sealed":
-        whose = "the baseline as its own judge" if judge.is_self else f"the judge {judge.model}"
+    whose = "the baseline as its own judge" if judge.is_self else f"the judge {judge.model}"
+    if judge.status != "sealed":
+        return f"{whose} was not asked to the end, so its verdict is withheld"
+    if not judge.reliable:
         return f"{whose} is not reliable (it failed its controls), so its verdict is withheld"
     told = []
     for one in judge.variants:

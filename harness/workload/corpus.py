@@ -71,11 +71,18 @@ def prose(topics: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def paragraphs_of(text: str) -> tuple[str, ...]:
-    """The paragraphs of a user's own text; whatever is in it counts as prose."""
-    return tuple(
-        paragraph for raw in re.split(r"\n\s*\n", text) if (paragraph := " ".join(raw.split()))
-    )
+def paragraphs_of(text: str, at_least: int = 1) -> tuple[str, ...]:
+    """The paragraphs of a user's own text; whatever is in it counts as prose.
+
+    A text of fewer than ``at_least`` paragraphs is cut at its sentences instead, and one of fewer
+    sentences at its words, so that different prompts have something different to begin with.
+    """
+    found: tuple[str, ...] = ()
+    for ends in (r"\n\s*\n", r"(?<=[.!?:])\s+", r"\s+"):
+        found = tuple(piece for raw in re.split(ends, text) if (piece := " ".join(raw.split())))
+        if len(found) >= at_least:
+            break
+    return found
 
 
 def _is_prose(paragraph: str) -> bool:

@@ -47,16 +47,24 @@ def parse_prompts(text: str) -> tuple[tuple[UserPrompt, ...], tuple[str, ...]]:
 
 def _entries(text: str) -> Iterator[tuple[str, Any]]:
     """(place, entry): an entry of a list is a value already, a line is still text."""
-    if text.lstrip().startswith("["):
-        try:
-            listed = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"the list is no JSON: {error}") from None
+    if (listed := _whole_list(text)) is not None:
         yield from ((f"entry {number}", entry) for number, entry in enumerate(listed, 1))
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    # Not splitlines(): a JSON string may hold U+2028 and other ends of a line as they are.
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             yield f"line {number}", line
+
+
+def _whole_list(text: str) -> list[Any] | None:
+    """The entries of a file that is one JSON list; None if it is none."""
+    if not text.lstrip().startswith("["):
+        return None
+    try:
+        listed = json.loads(text)
+    except json.JSONDecodeError:
+        return None
+    return listed if isinstance(listed, list) else None
 
 
 def _loaded(entry: Any) -> Mapping[str, Any]:

@@ -212,7 +212,7 @@ def test_the_users_own_prompts_are_asked_and_bad_lines_named(tmp_path: Path) -> 
     (prompt,) = records.prompts
     assert (prompt.task, prompt.expected) == ("user", ("here",))
     left_out = analysed(folder).left_out
-    assert [line.split(":")[0] for line in left_out] == ["line 2", "line 3"]
+    assert [line.split(":")[0] for line in left_out] == ["own.jsonl, line 2", "own.jsonl, line 3"]
     assert "1024 fit" in left_out[1]
 
 

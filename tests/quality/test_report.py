@@ -131,7 +131,7 @@ def test_the_page_shows_it_and_the_charts_are_written(tmp_path: Path, variant: T
     paths = build_report(run, reports_root=tmp_path / "reports")
     page = paths.html.read_text()
     assert 'id="quality"' in page
-    assert "Retrieval and sanity gate" in page
+    assert "Sanity gate: is it text at all?" in page
     assert {p.name for p in paths.pngs} >= {"quality-needles.png", "quality-kl-by-position.png"}
     assert ("The headline of fp8 is invalid" in page) is (variant is BROKEN)
 
