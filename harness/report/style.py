@@ -186,23 +186,57 @@ def write(made: Figure, name: str, title: str, folder: Path) -> Picture:
         ha="left",
         fontsize=11.5,
         fontweight="bold",
+        gid=_HEADING,
+        # Drawn last, so that nothing after it uses a letter that it defined.
+        zorder=1000,
     )
     made.draw_without_rendering()
     # The layout is found once; each file would otherwise look for it anew.
     made.set_layout_engine("none")
     strip_pt = (made.bbox.height - heading.get_window_extent().y0) / made.dpi * 72
-    made.savefig(png, dpi=PNG_DPI, facecolor="#ffffff", metadata={"Software": None})
-    svg.write_text(_bare(_svg_text(made, facecolor="#ffffff")), encoding="utf-8")
-    heading.set_visible(False)
-    inline = _cut_top(_bare(_svg_text(made, transparent=True)), strip_pt)
-    return Picture(name, title, png, svg, _for_page(inline, name))
+    drawn = _bare(_svg_text(made))
+    svg.write_text(drawn.replace("<defs>", _SHEET + "<defs>", 1), encoding="utf-8")
+    _write_png(made, png)
+    return Picture(name, title, png, svg, _for_page(_cut_top(_headless(drawn), strip_pt), name))
 
 
-def _svg_text(made: Figure, **options: Any) -> str:
+_HEADING = "heading"
+#: The white sheet below a picture that stands alone; a page has a paper of its own.
+_SHEET = '<rect width="100%" height="100%" fill="#ffffff"/>\n '
+
+
+# Canvases write one format each and draw once; ``Figure.savefig`` draws every picture twice.
+
+
+def _write_png(made: Figure, path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    made.set_facecolor("#ffffff")
+    made.set_dpi(PNG_DPI)
+    canvas: Any = FigureCanvasAgg(made)
+    canvas.print_png(path, metadata={"Software": None})
+
+
+def _svg_text(made: Figure) -> str:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     stream = io.StringIO()
     nothing = {"Creator": None, "Date": None, "Format": None, "Type": None}
-    made.savefig(stream, format="svg", metadata=nothing, **options)
+    made.set_facecolor("none")
+    canvas: Any = FigureCanvasSVG(made)
+    canvas.print_svg(stream, metadata=nothing)
     return stream.getvalue()
+
+
+def _headless(svg: str) -> str:
+    """Without the group that holds the heading."""
+    start = svg.index(f'<g id="{_HEADING}">')
+    depth = 0
+    for tag in re.compile(r"<g\b|</g>").finditer(svg, start):
+        depth += 1 if tag[0] == "<g" else -1
+        if depth == 0:
+            return svg[:start] + svg[tag.end() :]
+    return svg
 
 
 def _cut_top(svg: str, strip_pt: float) -> str:
