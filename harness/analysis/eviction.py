@@ -17,7 +17,7 @@ from harness.analysis.quality_results import Agreement, QualityAnalysis
 from harness.analysis.results import TrialAnalysis
 from harness.analysis.window import blocks_per_running_request
 from harness.record import TrialRecord
-from harness.specs.eviction import EvictionRule, rule_from_env
+from harness.specs.eviction import AnyRule, rule_from_env
 from harness.units import Bytes, Tokens
 
 
@@ -30,7 +30,7 @@ class Evicting:
     """
 
     variant: str
-    rule: EvictionRule | None
+    rule: AnyRule | None
     length_tokens: Tokens
     block_size: Tokens
     block_bytes: Bytes

@@ -14,6 +14,7 @@ from harness.report.charts import Chart
 from harness.report.parts import Grid, Section
 from harness.report.strategy_charts import Curve, Pair, Panel, pairs, panels, place_of
 from harness.report.strategy_memory import throughput_text
+from harness.specs.eviction import EvictionRule
 from harness.units import DASH, format_bytes, format_count, format_ratio
 
 
@@ -98,8 +99,8 @@ def _grid(analysis: Analysis, found: Sequence[Evicting]) -> Grid:
         tuple(
             (
                 each.variant,
-                format_count(each.rule.sinks) if each.rule else DASH,
-                format_count(each.rule.window) if each.rule else DASH,
+                format_count(each.rule.sinks) if isinstance(each.rule, EvictionRule) else DASH,
+                format_count(each.rule.window) if isinstance(each.rule, EvictionRule) else DASH,
                 (
                     f"{each.predicted_blocks} blocks, "
                     f"{format_bytes(each.predicted_blocks * each.block_bytes)}"

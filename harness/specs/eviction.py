@@ -1,22 +1,29 @@
 """The rule of token eviction that a server is asked for through its environment.
 
 ``KVBENCH_EVICTION=sinks=32,window=512`` keeps the first 32 tokens of a request and its 512 most
-recent ones. Both the plugin inside the engine and the predictions read the rule here. Not covered:
-what the rule means in blocks (``engines.eviction`` does it, ``theory.eviction`` predicts it).
+recent ones. ``KVBENCH_EVICTION=snapkv=512`` keeps 512 tokens of each prompt, those that its last
+tokens attend to most (SnapKV, arXiv 2404.14469), and all that is decoded. Both the plugin inside
+the engine and the predictions read the rule here. Not covered: what a rule means in blocks
+(``engines.eviction`` does it, ``theory.eviction`` and ``theory.snapkv`` predict it).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from harness.errors import InputError, did_you_mean
 from harness.units import Tokens
 
 #: The environment variable that asks for eviction; unset or empty means none.
 VARIABLE = "KVBENCH_EVICTION"
-_KEYS = ("sinks", "window")
-_EXAMPLE = f"{VARIABLE}=sinks=32,window=512"
+_SINKS_KEYS = ("sinks", "window")
+_SNAPKV_KEYS = ("snapkv", "observe")
+_KEYS = (*_SINKS_KEYS, *_SNAPKV_KEYS)
+_EXAMPLE = f"{VARIABLE}=sinks=32,window=512 or {VARIABLE}=snapkv=512"
+#: The observation window of SnapKV's authors' code and of kvpress.
+_OBSERVE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +40,30 @@ class EvictionRule:
         return f"sinks={self.sinks},window={self.window}"
 
 
-def parse_rule(text: str) -> EvictionRule:
-    """Read ``sinks=S,window=W``; both keys are required, in any order.
+@dataclass(frozen=True, slots=True)
+class SnapKvRule:
+    """Keep ``budget`` tokens of each prompt per layer and KV head, and all that is decoded.
+
+    The prompt's last ``observe`` tokens stay, and of those before them the ones that they attend
+    to most. ``budget`` is rounded up to whole blocks by the engine's allocator.
+    """
+
+    budget: Tokens
+    observe: Tokens = _OBSERVE
+
+    def __str__(self) -> str:
+        return f"snapkv={self.budget},observe={self.observe}"
+
+
+AnyRule: TypeAlias = EvictionRule | SnapKvRule
+
+
+def parse_rule(text: str) -> AnyRule:
+    """Read ``sinks=S,window=W`` (both required) or ``snapkv=B`` with ``observe=O`` if wanted.
 
     Raises:
-        InputError: an unknown, missing or repeated key, or a value that is no token count.
+        InputError: an unknown, missing or repeated key, keys of both rules, or a value that is no
+            token count.
     """
     values: dict[str, Tokens] = {}
     for part in text.split(","):
@@ -47,20 +73,39 @@ def parse_rule(text: str) -> EvictionRule:
         if key in values:
             raise _refused(f"{key} is given twice")
         values[key] = _count(key, value)
-    missing = [key for key in _KEYS if key not in values]
-    if missing:
-        raise _refused(f"the eviction rule {text!r} lacks {' and '.join(missing)}")
-    return EvictionRule(**values)
+    return _snapkv(text, values) if set(values) & set(_SNAPKV_KEYS) else _sinks(text, values)
 
 
-def rule_from_env(env: Mapping[str, str]) -> EvictionRule | None:
+def rule_from_env(env: Mapping[str, str]) -> AnyRule | None:
     """The rule that an environment asks for; None if it asks for none."""
     text = env.get(VARIABLE, "").strip()
     return parse_rule(text) if text else None
 
 
+def _sinks(text: str, values: Mapping[str, Tokens]) -> EvictionRule:
+    missing = [key for key in _SINKS_KEYS if key not in values]
+    if missing:
+        raise _refused(f"the eviction rule {text!r} lacks {' and '.join(missing)}")
+    return EvictionRule(**values)
+
+
+def _snapkv(text: str, values: Mapping[str, Tokens]) -> SnapKvRule:
+    mixed = [key for key in values if key in _SINKS_KEYS]
+    if mixed:
+        raise _refused(f"the eviction rule {text!r} mixes two rules: {' and '.join(mixed)} too")
+    if "snapkv" not in values:
+        raise _refused(f"the eviction rule {text!r} lacks snapkv")
+    rule = SnapKvRule(values["snapkv"], values.get("observe", _OBSERVE))
+    if rule.budget <= rule.observe:
+        raise _refused(
+            f"snapkv={rule.budget} must be more than the {rule.observe} tokens that observe and "
+            "stay in any case"
+        )
+    return rule
+
+
 def _count(key: str, value: str) -> Tokens:
-    least = 1 if key == "window" else 0
+    least = 0 if key == "sinks" else 1
     if not value.isascii() or not value.isdigit() or int(value) < least:
         raise _refused(f"{key}={value} is no count of at least {least} tokens")
     return int(value)
@@ -71,6 +116,9 @@ def _refused(what: str, key: str = "") -> InputError:
     return InputError(
         f"{what}; {near}" if near else what,
         where=VARIABLE,
-        legal=[f"{key}=<tokens>" for key in _KEYS],
+        legal=[
+            *(f"{key}=<tokens>" for key in _SINKS_KEYS),
+            *(f"{key}=<tokens>" for key in _SNAPKV_KEYS),
+        ],
         next_move=f"write it as in {_EXAMPLE}",
     )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from harness.errors import InputError
 from harness.specs.model import ModelSpec
+from harness.theory import snapkv
 from harness.theory.groups import CacheGroup, bytes_per_block, cache_groups, on_stage
 from harness.theory.kv import (
     CacheKind,
@@ -215,6 +216,8 @@ def _notes(
             f"token eviction ({settings.eviction}): full-attention layers keep sinks and window in "
             "whole blocks; the middle's blocks are freed between steps"
         )
+    if settings.snapkv is not None:
+        notes.append(snapkv.note(settings.snapkv, _primary_block(groups)))
     if kinds & {"sliding", "chunked", "evicting"}:
         notes.append(
             f"windows are charged with {settings.tokens_in_flight:,} tokens in flight "

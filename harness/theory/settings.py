@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.errors import InputError
-from harness.specs.eviction import EvictionRule, rule_from_env
+from harness.specs.eviction import EvictionRule, SnapKvRule, rule_from_env
 from harness.units import GIB, Bytes, Tokens
 
 Device = Literal["cuda", "cpu"]
@@ -29,7 +29,8 @@ class EngineSettings:
     may be unsettled at once: 1, or 2 where the engine schedules ahead (0.26 and later on CUDA);
     it only matters to windows. ``cpu_features`` (``amx``, ``avx512_bf16``) are the CPU's own,
     since the CPU backend chooses block size and state dtype by them. ``eviction`` is the
-    rule of the plugin in ``engines/eviction``, if its variable is set.
+    rule of the plugin in ``engines/eviction``, if its variable is set; ``snapkv`` its other rule,
+    which frees blocks after a prompt and so leaves capacity and peak as they are.
     """
 
     device: Device = "cuda"
@@ -53,6 +54,7 @@ class EngineSettings:
     quantization: str | None = None
     cpu_features: frozenset[str] = frozenset()
     eviction: EvictionRule | None = None
+    snapkv: SnapKvRule | None = None
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -138,6 +140,7 @@ def settings_from_flags(
     speculative = flags.get("speculative_config")
     speculative = speculative if isinstance(speculative, Mapping) else {}
     skipped = flags.get("kv_cache_dtype_skip_layers") or ()
+    rule = rule_from_env(env or {})
     return EngineSettings(
         device=device,
         num_speculative_tokens=int(
@@ -147,7 +150,8 @@ def settings_from_flags(
         batches_in_flight=_batches_in_flight(flags, device),
         kv_cache_dtype_skip_layers=tuple(str(layer) for layer in skipped),
         cpu_features=cpu_features,
-        eviction=rule_from_env(env or {}),
+        eviction=rule if isinstance(rule, EvictionRule) else None,
+        snapkv=rule if isinstance(rule, SnapKvRule) else None,
         **known,
     )
 

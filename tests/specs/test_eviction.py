@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import InputError
-from harness.specs.eviction import VARIABLE, EvictionRule, parse_rule, rule_from_env
+from harness.specs.eviction import VARIABLE, EvictionRule, SnapKvRule, parse_rule, rule_from_env
 
 
 def test_a_rule_names_sinks_and_window_in_any_order() -> None:
@@ -14,8 +14,13 @@ def test_a_rule_names_sinks_and_window_in_any_order() -> None:
 
 
 def test_a_rule_is_written_back_as_it_is_read() -> None:
-    rule = EvictionRule(sinks=4, window=1024)
-    assert parse_rule(str(rule)) == rule
+    for rule in (EvictionRule(sinks=4, window=1024), SnapKvRule(512, 32), SnapKvRule(512)):
+        assert parse_rule(str(rule)) == rule
+
+
+def test_a_budget_alone_is_observed_by_the_last_64_tokens() -> None:
+    assert parse_rule("snapkv=512") == SnapKvRule(budget=512, observe=64)
+    assert parse_rule(" observe = 16, snapkv=96 ") == SnapKvRule(budget=96, observe=16)
 
 
 def test_an_unset_or_empty_variable_asks_for_nothing() -> None:
@@ -36,6 +41,11 @@ def test_an_unset_or_empty_variable_asks_for_nothing() -> None:
         ("sink=32,window=512", "did you mean 'sinks'"),
         ("512", "'512' is no part"),
         ("sinks=1²,window=5", "sinks=1² is no count"),
+        ("observe=64", "lacks snapkv"),
+        ("snapkv=512,window=64", "mixes two rules: window too"),
+        ("snapkv=64", "snapkv=64 must be more than the 64 tokens that observe"),
+        ("snapkv=512,observe=0", "observe=0 is no count of at least 1"),
+        ("snapvk=512", "did you mean 'snapkv'"),
     ],
 )
 def test_what_is_no_rule_is_refused_with_the_legal_form(text: str, said: str) -> None:
@@ -43,4 +53,9 @@ def test_what_is_no_rule_is_refused_with_the_legal_form(text: str, said: str) ->
         parse_rule(text)
     assert said in caught.value.what
     assert caught.value.where == VARIABLE
-    assert caught.value.legal == ("sinks=<tokens>", "window=<tokens>")
+    assert caught.value.legal == (
+        "sinks=<tokens>",
+        "window=<tokens>",
+        "snapkv=<tokens>",
+        "observe=<tokens>",
+    )

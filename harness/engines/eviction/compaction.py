@@ -77,8 +77,22 @@ def compact(
     """
     computed = seq_lens - (query_start_loc[1:] - query_start_loc[:-1])
     dropped = dropped_tokens(computed, geometry)
-    shift = (dropped // geometry.block).unsqueeze(1)
-    behind_sinks = columns >= geometry.sink_tokens // geometry.block
-    source = (columns + shift * behind_sinks).clamp_(max=table.shape[1] - 1)
-    out_table.copy_(table.gather(1, source))
+    gone, kept = dropped // geometry.block, geometry.sink_tokens // geometry.block
+    out_table.copy_(table.gather(1, shown_columns(gone, kept, columns, table.shape[1])))
     out_lens.copy_(seq_lens - dropped)
+
+
+def shown_columns(gone: torch.Tensor, kept: int, columns: torch.Tensor, width: int) -> torch.Tensor:
+    """Columns of a table of ``width`` that a shortened one shows: those that went are jumped over.
+
+    Args:
+        gone: (requests,) kernel blocks that went behind the first ``kept`` ones.
+        kept: kernel blocks at the beginning that stay.
+        columns: (out width,) 0, 1, 2, … as int64.
+        width: columns of the original table; what would lie beyond is its last one.
+
+    Returns:
+        (requests, out width) columns of the original table.
+    """
+    shift = gone.unsqueeze(1) * (columns >= kept)
+    return (columns + shift).clamp_(max=width - 1)

@@ -50,6 +50,49 @@ def check_config(config: Any, layers: Iterable[Any], window: int) -> None:
         raise EvictionRefused("not tested with " + "; ".join(reasons))
 
 
+def check_snapkv(config: Any, layers: Iterable[Any]) -> None:
+    """The same for the rule by score, which needs whole prompts and layers of plain attention.
+
+    Raises:
+        EvictionRefused: naming everything that stands against it.
+    """
+    reasons = [
+        *_settings(config),
+        *_cut_prompts(config),
+        *_model(config.model_config),
+        *_scored_layers(layers),
+    ]
+    if reasons:
+        raise EvictionRefused("SnapKV was not tested with " + "; ".join(reasons))
+
+
+def _cut_prompts(config: Any) -> Iterator[str]:
+    """What may cut a prompt into steps: each would be scored by queries that lack the rest."""
+    if config.scheduler_config.enable_chunked_prefill:
+        yield (
+            "chunked prefill (a prompt is scored in one step: set enable_chunked_prefill to false "
+            "and max_num_batched_tokens to at least max_model_len)"
+        )
+    if config.scheduler_config.long_prefill_token_threshold > 0:
+        yield "long_prefill_token_threshold (it cuts prompts into steps)"
+    if config.model_config.is_multimodal_model:
+        yield "multimodal models (the encoder's budget may cut prompts into steps)"
+
+
+def _scored_layers(layers: Iterable[Any]) -> Iterator[str]:
+    layers = list(layers)
+    if any(layer.sliding_window is not None for layer in layers):
+        yield "layers with a window of their own"
+    if any(layer.kv_sharing_target_layer_name is not None for layer in layers):
+        yield "layers that share another layer's cache"
+    if any(getattr(layer.impl, "alibi_slopes", None) is not None for layer in layers):
+        yield "ALiBi"
+    if any(getattr(layer.impl, "logits_soft_cap", None) for layer in layers):
+        yield "a soft cap on attention logits"
+    if any(getattr(layer.impl, "sinks", None) is not None for layer in layers):
+        yield "learned attention sinks"
+
+
 def _settings(config: Any) -> Iterator[str]:
     parallel = config.parallel_config
     if config.kv_transfer_config is not None:

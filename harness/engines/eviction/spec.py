@@ -20,7 +20,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from harness.engines.eviction.refusals import EvictionRefused
-from harness.specs.eviction import EvictionRule, rule_from_env
+from harness.specs.eviction import AnyRule, EvictionRule, SnapKvRule, rule_from_env
 
 #: Fields of the full-attention spec that this one does not have.
 _FULL_ONLY = ("sliding_window", "attention_chunk_size", "non_causal")
@@ -65,11 +65,30 @@ class SinkWindowSpec(SlidingWindowSpec):
 
 
 def active_rule() -> EvictionRule:
-    """The rule in force in this process.
+    """The rule of sinks and window in force in this process.
 
     Raises:
-        EvictionRefused: the variable is gone though the plugin was installed under it.
+        EvictionRefused: the variable changed though the plugin was installed under it.
     """
+    rule = _active()
+    if not isinstance(rule, EvictionRule):
+        raise EvictionRefused(f"the rule became {rule} after the engine's start")
+    return rule
+
+
+def active_snapkv() -> SnapKvRule:
+    """The rule by score in force in this process.
+
+    Raises:
+        EvictionRefused: the variable changed though the plugin was installed under it.
+    """
+    rule = _active()
+    if not isinstance(rule, SnapKvRule):
+        raise EvictionRefused(f"the rule became {rule} after the engine's start")
+    return rule
+
+
+def _active() -> AnyRule:
     rule = rule_from_env(os.environ)
     if rule is None:
         raise EvictionRefused("the variable was unset after the engine's start")

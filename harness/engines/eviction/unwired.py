@@ -7,7 +7,10 @@ the reason.
 
 from __future__ import annotations
 
+import os
+
 from harness.engines.eviction.refusals import EvictionRefused
+from harness.specs.eviction import SnapKvRule, rule_from_env
 
 _BACKENDS = "CPU_ATTN, FLASH_ATTN, TRITON_ATTN"
 
@@ -15,5 +18,8 @@ _BACKENDS = "CPU_ATTN, FLASH_ATTN, TRITON_ATTN"
 def __getattr__(name: str) -> type:
     if not name.isupper():
         raise AttributeError(name)
-    what = f"the attention backend {name} is not wired to it (wired: {_BACKENDS})"
+    # The rule by score rewrites the cache with the backend's own update; only the CPU's was run.
+    by_score = isinstance(rule_from_env(os.environ), SnapKvRule)
+    wired = "SnapKV: CPU_ATTN only" if by_score else _BACKENDS
+    what = f"the attention backend {name} is not wired to it (wired: {wired})"
     raise EvictionRefused(f"MLA: {what}" if "MLA" in name else what)
