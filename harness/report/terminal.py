@@ -49,50 +49,49 @@ def print_result(
 
     out = console or Console(stderr=True, highlight=False)
     found = answer(analysis)
-    out.print(
-        Text(_plain(f"{analysis.profile.upper()} profile  {analysis.scenario}"), style="bold")
-    )
+    out.print(Text(plain(f"{analysis.profile.upper()} profile  {analysis.scenario}"), style="bold"))
     for comparison in analysis.comparisons[:MAX_TABLES]:
         text = table(comparison)
-        out.print(_drawn(text))
+        out.print(draw_table(text))
         for note in text.notes:
-            line = Text(_plain(f" [{note.number}] {note.text}"), style="dim")
+            line = Text(plain(f" [{note.number}] {note.text}"), style="dim")
             out.print(line, no_wrap=True, overflow="ellipsis")
     if len(analysis.comparisons) > MAX_TABLES:
         rest = len(analysis.comparisons) - MAX_TABLES
         out.print(Text(f"… and {rest} more loads, in the report", style="dim"))
     for lead in (*leads, found.lead):
-        out.print(Text(_plain(lead), style="bold"))
+        out.print(Text(plain(lead), style="bold"))
     for point in found.points:
-        out.print(Text(_plain(f" • {point}")))
+        out.print(Text(plain(f" • {point}")))
     for limit in found.limits:
-        out.print(Text(_plain(f" ! {limit}"), style="yellow"))
+        out.print(Text(plain(f" ! {limit}"), style="yellow"))
     if report is not None:
-        out.print(Text(_plain(f"report: {report}")), soft_wrap=True)
+        out.print(Text(plain(f"report: {report}")), soft_wrap=True)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Without control characters: a name from a file must not steer the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
 
 
-def _drawn(text: TableText) -> Table:
+def draw_table(text: TableText) -> Table:
+    """One load as a table of the rows that decide; every text is made harmless."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     two = len(text.variants) == 2
-    title = Text(_plain(text.label), style="bold")
+    title = Text(plain(text.label), style="bold")
     drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     drawn.add_column("")
     for variant in text.variants:
-        drawn.add_column(Text(_plain(variant)), justify="right")
+        drawn.add_column(Text(plain(variant)), justify="right")
     if two:
         drawn.add_column("ratio [95 %]", justify="right", no_wrap=True)
         drawn.add_column("verdict")
     for row in text.rows:
         if row.metric in ROWS:
-            drawn.add_row(*(Text(_plain(cell)) for cell in _cells(row, two=two)))
+            drawn.add_row(*(Text(plain(cell)) for cell in _cells(row, two=two)))
     return drawn
 
 
