@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 from harness.errors import KvbenchError
+from harness.execute import pressing
 from harness.execute.strategies import refusal
 from harness.record import BenchRecord, Run
 from harness.scenario import Scenario, Trial, Workload, expand, launch_groups, slugify
@@ -70,7 +71,7 @@ def estimate(scenario: Scenario, root: Path) -> Estimate:
         _REFERENCE_LAUNCH if scenario.engine == "reference" else (rates.startup_s, rates.stop_s)
     )
     start_s, stop_s = _measured_launch(earlier) or assumed
-    refused = [refusal(trial, scenario.profile) is not None for trial in trials]
+    refused = [_refused(trial, scenario) for trial in trials]
     idle = len({trial.launch for trial, no in zip(trials, refused, strict=True) if no})
     total_s = (launches - idle) * (start_s + stop_s) + sum(
         value if value is not None else _assumed_s(trial, rates)
@@ -79,6 +80,12 @@ def estimate(scenario: Scenario, root: Path) -> Estimate:
     )
     total_s += _quality_s(scenario, earlier, rates)
     return Estimate(total_s, launches, len(trials), _basis(earlier, known, len(trials), rates))
+
+
+def _refused(trial: Trial, scenario: Scenario) -> bool:
+    if trial.engine == "kvpress":
+        return pressing.refusal(scenario) is not None
+    return refusal(trial, scenario.profile) is not None
 
 
 def _quality_s(
@@ -109,10 +116,14 @@ def assumed_quality_s(scenario: Scenario, rates: Rates) -> Seconds:
         cells * (length / rates.prefill_tokens_per_s + NEEDLE_ANSWER_TOKENS / decode)
         for length in (grid.context_tokens if grid is not None else ())
     )
-    return (len(scenario.variants) + 1) * (quality.num_prompts * task_s + needles_s)
+    return (len(scenario.served) + 1) * (quality.num_prompts * task_s + needles_s)
 
 
 def _assumed_s(trial: Trial, rates: Rates) -> Seconds:
+    if trial.engine == "kvpress":
+        # A whole prompt goes through the model, its tail behind the rest.
+        size = trial.workload.total_tokens * trial.workload.num_prompts
+        return size / rates.prefill_tokens_per_s
     if trial.engine == "vllm" or trial.flags.get("cache") != "none":
         return assumed_load_s(trial.workload, rates)
     prompt, output = trial.workload.context_tokens, trial.workload.output_tokens

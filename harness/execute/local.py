@@ -21,6 +21,7 @@ from typing import Any, Literal
 from harness import machine
 from harness.engines import attached, models, server_log, vllm
 from harness.engines.ceilings import cpu_ceilings
+from harness.engines.kvpress import KvpressEngine, KvpressSpec
 from harness.engines.reference import ReferenceEngine
 from harness.errors import (
     EngineMissing,
@@ -29,7 +30,7 @@ from harness.errors import (
     ModelConfigError,
     ServerStartError,
 )
-from harness.execute import quality
+from harness.execute import pressing, quality
 from harness.execute.adaptive import Until, wants_more
 from harness.execute.budget import (
     FLAG,
@@ -276,6 +277,8 @@ def _run_group(
     bench.progress.launching(group, number, launches)
     if bench.scenario.attach is not None:
         _run_attached(bench, pending, first, trials, group[0])
+    elif group[0].engine == "kvpress":
+        _run_pressed(bench, pending, first, trials)
     elif bench.scenario.engine == "reference":
         _run_reference(bench, pending, first, trials)
     else:
@@ -394,6 +397,62 @@ def _play_reference(
             bench.progress.unplayed(trial, run.status, run.reason or "")
 
 
+def _run_pressed(bench: _Bench, group: Sequence[Trial], first: int, trials: int) -> None:
+    """Have one child measure every policy of kvpress; where none can be, say so and go on."""
+    log_path = bench.folder / "servers" / f"{group[0].launch:03d}-kvpress.log"
+    began = time.monotonic()
+    try:
+        if (why := pressing.refusal(bench.scenario)) is not None:
+            raise EngineMissing(why)
+        model = bench.models[group[0].model]
+        if model is None:
+            raise InputError("kvpress needs a model", where="model")
+        engine = KvpressEngine.launch(
+            KvpressSpec(model.argument, bench.device),
+            log_path,
+            timeout_s=bench.scenario.timeouts.startup_s,
+            on_stage=bench.progress.starting,
+        )
+    except (ServerStartError, InputError) as error:
+        bench.startup_s += time.monotonic() - began
+        _no_kvpress(bench, group, error, log_path)
+        return
+    bench.startup_s += time.monotonic() - began
+    try:
+        for offset, trial in enumerate(group, start=1):
+            bench.progress.trial(trial, first + offset, trials)
+            _press(bench, trial, engine)
+    finally:
+        bench.progress.stopping()
+        bench.stop_s += engine.stop()
+
+
+def _no_kvpress(bench: _Bench, group: Sequence[Trial], error: KvbenchError, log_path: Path) -> None:
+    skipped = isinstance(error, EngineMissing)
+    reason = f"{error.what}: {error.evidence}" if error.evidence else error.what
+    if skipped:
+        bench.final_failures.update({trial.variant: (True, reason) for trial in group})
+    log = log_path if log_path.exists() else None
+    _give_up(bench, group, reason, skipped=skipped, log=log)
+
+
+def _press(bench: _Bench, trial: Trial, engine: KvpressEngine) -> None:
+    began = time.monotonic()
+    try:
+        run = pressing.run_pressed_trial(
+            bench.folder,
+            trial_facts(trial, bench.scenario, bench.models[trial.model], {}),
+            bench.environment,
+            engine,
+            timeout_s=bench.scenario.timeouts.request_s,
+            progress=bench.progress,
+        )
+    finally:
+        bench.load_s += time.monotonic() - began
+    if run.status != "sealed":
+        bench.progress.unplayed(trial, run.status, run.reason or "")
+
+
 def _pool_flags(bench: _Bench, trial: Trial) -> dict[str, Any]:
     if not bench.budget.is_known and not trial.is_baseline:
         raise ServerStartError(
@@ -484,9 +543,10 @@ def _play_all(
     extra: dict[str, Any],
 ) -> None:
     for offset, trial in enumerate(group, start=1):
-        dead = endpoint.death()
-        if dead is not None:
-            reason = f"the server died in an earlier trial: {dead}"
+        lost = endpoint.lost()
+        if lost is not None:
+            how = "was given up" if endpoint.given_up else "died"
+            reason = f"the server {how} in an earlier trial: {lost}"
             _give_up(bench, [trial], reason, skipped=False, facts=facts, log=endpoint.log_path)
             continue
         bench.progress.trial(trial, first + offset, trials)
@@ -513,7 +573,10 @@ def _play_all(
 
 def _ask(bench: _Bench, trial: Trial, facts: ServerFacts, endpoint: Endpoint) -> None:
     """Put the questions about answer quality that are due to a server whose load is over."""
-    server = quality.Server(endpoint.target, endpoint.death, facts.log_warnings)
+    if endpoint.given_up:
+        bench.progress.warn(f"{trial.variant} is not asked about quality: {endpoint.given_up[0]}")
+        return
+    server = quality.Server(endpoint.target, endpoint.lost, facts.log_warnings)
     bench.quality_s += quality.play_due(bench.folder, bench.scenario, trial, server, bench.progress)
 
 

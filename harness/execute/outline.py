@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.engines import models, reference, vllm
+from harness.engines import kvpress, models, reference, vllm
 from harness.errors import ModelConfigError
+from harness.execute import pressing
 from harness.execute.budget import (
     FLAG,
     Budget,
@@ -91,6 +92,10 @@ def _planned(
     if trial.engine == "reference":
         why = "transformers keeps no pool of blocks"
         return PlannedTrial(trial, reference.command(), None, why)
+    if trial.engine == "kvpress":
+        refused = pressing.refusal(scenario)
+        why = f"will be skipped: {refused}" if refused else "transformers keeps no pool of blocks"
+        return PlannedTrial(trial, kvpress.command(), None, why)
     spec, reason = _model(trial, model)
     extra = _extra_flags(scenario, trial, spec, budget)
     command: tuple[str, ...] = ()

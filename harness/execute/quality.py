@@ -104,7 +104,7 @@ def check_inputs(quality: Quality | None) -> None:
 
 def due(folder: Path, scenario: Scenario, trial: Trial) -> tuple[Due, ...]:
     """What this launch is to play, in order; empty where quality is off or done."""
-    if scenario.quality is None or scenario.engine != "vllm" or trial.model != scenario.model:
+    if scenario.quality is None or trial.engine != "vllm" or trial.model != scenario.model:
         return ()
     records = read_quality(folder)
     stored = {record.head.pass_id: record.head for record in records.passes}
@@ -134,7 +134,7 @@ def _self_judge_due(records: QualityRecords, scenario: Scenario, *, last: bool) 
         for p in records.passes
         if p.head.kind == "variant" and p.head.status == "sealed"
     }
-    expected = {name for name in scenario.variants if name != scenario.baseline}
+    expected = {name for name in scenario.served if name != scenario.baseline}
     return bool(answered) and (last or answered == expected)
 
 
