@@ -3,7 +3,8 @@
 Method: what the records hold is shown as it stands; commands are quoted so that they can be
 pasted; long lists are cut with the number of what was left out and a link to the file.
 
-Not covered: markup and escaping (the templates), definitions (a template of their own).
+Not covered: markup and escaping (the templates), definitions (a template of their own), which
+requests are shown (``request_table``).
 """
 
 from __future__ import annotations
@@ -19,15 +20,13 @@ from harness import store, units
 from harness.analysis import latency
 from harness.analysis.results import Analysis, KvComparison, TrialAnalysis
 from harness.analysis.verdict import grouped
-from harness.record import BenchRecord, Environment, RequestRecord, ServerFacts, TrialRecord
+from harness.record import BenchRecord, Environment, ServerFacts, TrialRecord
+from harness.report import request_table
+from harness.report.request_table import RequestTable
 from harness.shell import shell_line
 from harness.units import Seconds
 
-#: Requests shown per trial and in a whole page; the files beside hold all.
-MAX_REQUESTS = 12
-MAX_REQUESTS_PAGE = 1200
 MAX_LOG_LINES = 12
-MAX_TEXT = 120
 
 STATUS_WORDS = {
     "sealed": "measured",
@@ -44,21 +43,6 @@ class Fact:
     name: str
     text: str
     code: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RequestLine:
-    """One request as written."""
-
-    index: str
-    phase: str
-    sent: str
-    ttft: str
-    tpot: str
-    e2el: str
-    tokens: str
-    ended: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +63,8 @@ class TrialLine:
     warnings_left: int
     log_tail: str
     verdicts: tuple[tuple[str, str, str], ...]
-    requests: tuple[RequestLine, ...]
-    requests_left: int
+    requests: RequestTable
+    requests_link: str
     links: tuple[tuple[str, str], ...]
 
 
@@ -287,7 +271,7 @@ def trials_of(
     """Every trial of the run in running order, those that never began included."""
     records = {trial.run.trial.trial_id: trial for trial in trials}
     known = {trial.trial_id: trial for trial in analysis.trials}
-    each = max(1, min(MAX_REQUESTS, MAX_REQUESTS_PAGE // max(1, len(bench.trial_ids))))
+    each = request_table.rows_per_trial(len(bench.trial_ids))
     return tuple(
         _trial(records[trial_id], known.get(trial_id), run_dir / trial_id, page_dir, each)
         if trial_id in records
@@ -300,7 +284,6 @@ def _trial(
     record: TrialRecord, trial: TrialAnalysis | None, folder: Path, page_dir: Path, each: int
 ) -> TrialLine:
     run, server = record.run, record.run.server
-    shown = _worth_showing(record.requests, each)
     warnings = server.log_warnings if server else ()
     return TrialLine(
         trial_id=run.trial.trial_id,
@@ -317,8 +300,8 @@ def _trial(
         warnings_left=max(0, len(warnings) - MAX_LOG_LINES),
         log_tail=_tail(folder) if run.status == "failed" else "",
         verdicts=_verdicts(trial),
-        requests=tuple(_request(request) for request in shown),
-        requests_left=len(record.requests) - len(shown),
+        requests=request_table.table(record.requests, each),
+        requests_link=link(folder / store.REQUESTS_FILE, page_dir),
         links=_links(folder, page_dir),
     )
 
@@ -336,7 +319,7 @@ def _not_begun(trial_id: str) -> TrialLine:
     why = "the run ended before this trial was begun"
     return TrialLine(
         trial_id, nothing, nothing, nothing, "not begun", why, nothing,
-        (), "", (), (), 0, "", (), (), 0, (),
+        (), "", (), (), 0, "", (), request_table.table((), 0), "", (),
     )  # fmt: skip
 
 
@@ -371,33 +354,6 @@ def _server_facts(server: ServerFacts | None) -> tuple[Fact, ...]:
 def _tail(folder: Path) -> str:
     lines = store.read_text_tail(folder / store.LOG_FILE, 4096).splitlines()
     return "\n".join(lines[-20:])
-
-
-def _worth_showing(requests: Sequence[RequestRecord], most: int) -> list[RequestRecord]:
-    """Those with an error first, then the first of the measured ones, in order of sending."""
-    failed = [request for request in requests if request.error is not None]
-    fine = [r for r in requests if r.error is None and r.phase == "measured"]
-    return sorted([*failed, *fine][:most], key=lambda request: request.sent_s)
-
-
-def _request(request: RequestRecord) -> RequestLine:
-    tokens = "+".join(units.format_count(n) for n in (request.prompt_tokens, request.output_tokens))
-    return RequestLine(
-        index=units.format_count(request.index),
-        phase=request.phase,
-        sent=units.format_duration(request.sent_s),
-        ttft=units.format_duration(latency.ttft(request)),
-        tpot=units.format_duration(latency.tpot(request)),
-        e2el=units.format_duration(latency.e2el(request)),
-        tokens=tokens,
-        ended=_excerpt(request.error or request.finish_reason or units.DASH),
-        text=_excerpt(request.text or ""),
-    )
-
-
-def _excerpt(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"
 
 
 def _links(folder: Path, page_dir: Path) -> tuple[tuple[str, str], ...]:

@@ -41,21 +41,15 @@ def test_trials_of_every_fate_are_listed_in_running_order(tmp_path: Path) -> Non
     assert lines[2].counts == "1 of 50, 1 line torn"
 
 
-def test_requests_with_an_error_are_shown_first_and_the_rest_counted(tmp_path: Path) -> None:
+def test_a_trials_requests_stand_with_their_number_and_a_link_to_the_raw_file(
+    tmp_path: Path,
+) -> None:
     bench, made = records.bench(1, workloads=(records.EXERCISE,))
-    last = max(request.index for request in made[0].requests)
-    broken = replace(
-        made[0],
-        requests=tuple(
-            replace(r, error="boom") if r.index == last and r.phase == "measured" else r
-            for r in made[0].requests
-        ),
-    )
-    line = lines_of(tmp_path, bench, [broken, made[1]])[0]
-    assert [request.ended for request in line.requests].count("boom") == 1
-    assert len(line.requests) == evidence.MAX_REQUESTS
-    # 50 measured and 2 warm-up requests, 12 of them shown.
-    assert line.requests_left == 40
+    line = lines_of(tmp_path, bench, list(made))[0]
+    # 50 measured and 2 warm-up requests.
+    assert line.requests.told == "All 52 requests, in order of sending."
+    assert len(line.requests.lines) == 52
+    assert (tmp_path / "reports" / line.requests_link).resolve().is_file()
 
 
 def test_links_lead_from_the_page_to_the_raw_files(tmp_path: Path) -> None:
