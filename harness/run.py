@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.clock import Clock
 from harness.load import LoadProgress, Target, play
+from harness.load.silence import Silence
 from harness.record import (
     SCHEMA_VERSION,
     EngineSample,
@@ -44,7 +45,8 @@ VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 class Endpoint:
     """Where a trial is played: the server's addresses, its process if it is ours, its log.
 
-    ``death`` tells why the server is gone (None while it lives).
+    ``death`` tells why the server is gone (None while it lives); ``given_up`` holds why it is
+    not asked any more though it lives.
     """
 
     root_url: str
@@ -52,6 +54,11 @@ class Endpoint:
     pid: int | None
     log_path: Path | None
     death: Callable[[], str | None]
+    given_up: list[str] = field(default_factory=list)
+
+    def lost(self) -> str | None:
+        """Why nothing more can be asked of this server; None while it can."""
+        return self.death() or (self.given_up[0] if self.given_up else None)
 
 
 def sources_for(
@@ -84,8 +91,9 @@ def run_trial(
 ) -> Run:
     """Play one trial and seal it; returns what was written.
 
-    A server that dies makes the trial ``failed`` with the end of its log. KeyboardInterrupt
-    seals it as failed, too, and goes on up.
+    A server that dies makes the trial ``failed`` with the end of its log, and so does one that is
+    up but answers nothing, which is then noted in ``endpoint.given_up``. KeyboardInterrupt seals
+    the trial as failed, too, and goes on up.
 
     Raises:
         StoreError: results can't be written.
@@ -120,6 +128,7 @@ def _measure(
     clock = Clock()
     errors: list[str] = []
     kv_usage: list[float | None] = [None]
+    silence = Silence(endpoint.target.timeout_s)
 
     def sample(taken: Sample) -> None:
         folder.append_sample(taken)
@@ -130,8 +139,13 @@ def _measure(
 
     def keep(record: RequestRecord) -> None:
         folder.append_request(record)
+        silence.take(record)
         if record.phase == "measured" and record.error is not None:
             errors.append(record.error)
+
+    def tell(progress: LoadProgress) -> None:
+        silence.see(progress)
+        on_progress(progress, kv_usage[0])
 
     try:
         with sampler:
@@ -142,15 +156,17 @@ def _measure(
                 clock=clock,
                 on_record=keep,
                 on_sample=sample,
-                on_progress=lambda progress: on_progress(progress, kv_usage[0]),
-                should_stop=endpoint.death,
+                on_progress=tell,
+                should_stop=lambda: endpoint.death() or silence.reason,
                 load_workers=load_workers,
             )
     except KeyboardInterrupt:
         folder.seal_with(status="failed", reason="interrupted by the user")
         raise
+    if silence.reason is not None:
+        endpoint.given_up.append(silence.reason)
     measured = sum(request.phase == "measured" for request in plan)
-    failure = outcome.stopped_early or _all_failed(errors, measured)
+    failure = outcome.stopped_early or silence.reason or _all_failed(errors, measured)
     return folder.seal_with(
         status="failed" if failure else "sealed",
         reason=failure,

@@ -24,6 +24,8 @@ from harness.units import Seconds
 #: A slot whose request failed waits this long before it takes the next one, so that a server
 #: that died is noticed before the rest of the plan is thrown at a closed port.
 PAUSE_AFTER_FAILURE_S: Seconds = 0.25
+#: How the error of a request begins that was not answered whole within the time limit.
+TIMED_OUT = "timeout:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ class Player:
             async with asyncio.timeout(self._target.timeout_s):
                 await self._wire.complete(self._bodies.pop(request.index), sending, answer)
         except TimeoutError:
-            error = f"timeout: no whole answer after {self._target.timeout_s:g} s"
+            error = f"{TIMED_OUT} no whole answer after {self._target.timeout_s:g} s"
         except RequestFailed as fault:
             error = str(fault)
         except BaseException:

@@ -191,6 +191,46 @@ def test_a_load_in_which_every_request_fails_is_failed(
     assert "every request failed" in (trials["fp16"][0].run.reason or "")
 
 
+@pytest.mark.usefixtures("fake_engine")
+def test_one_silent_warm_up_ends_the_launch_and_the_next_variant_goes_on(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Healthy, takes every request and answers none.
+    monkeypatch.setenv("FAKE_ENGINE", "options:fail=hang")
+    monkeypatch.setenv("FAKE_ENGINE_FP8", "options:itl_s=0")
+    told = Told()
+    loads = (
+        "workloads.0.warmup_requests=5",
+        "workloads.0.context_tokens=[64, 96]",
+        "timeouts.request_s=1",
+    )
+    began = time.monotonic()
+    record, trials = bench(tmp_path, scenario(tmp_path, model, *loads), told)
+    # Asked one by one, 2 loads of 5 warm-ups and 6 requests would take 16 time limits.
+    assert (record.load_s or 0) < 5
+    assert time.monotonic() - began < 30
+    first, second = trials["fp16"]
+    assert [t.run.status for t in trials["fp16"]] == ["failed", "failed"]
+    assert "up but silent: a warm-up request got no token within 1 s" in (first.run.reason or "")
+    assert {request.phase for request in first.requests} == {"warmup"}
+    assert (second.run.reason or "").startswith("the server was given up in an earlier trial")
+    assert second.requests == ()
+    assert [t.run.status for t in trials["fp8"]] == ["sealed", "sealed"]
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_a_server_that_falls_silent_in_the_load_is_not_asked_for_the_rest(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_ENGINE", "options:fail=hang")
+    loads = ("workloads.0.warmup_requests=0", "timeouts.request_s=1", "baseline=fp16")
+    _, trials = bench(tmp_path, scenario(tmp_path, model, *loads))
+    (found,) = trials["fp16"]
+    assert found.run.status == "failed"
+    # Two were in flight; the other four were never sent.
+    assert len(found.requests) == 2
+
+
 def test_without_vllm_the_bench_stops_at_once(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
