@@ -140,7 +140,7 @@ def compare_runs(
     found = differences(runs)
     refused = [one for one in found if one.refused]
     if refused and not force_unlike:
-        raise _unlike(runs, refused)
+        raise _unlike(runs, found)
     stored = tuple(
         StoredRun(label_of(place), bench, tuple(records), analyse(bench, records))
         for place, (bench, records) in enumerate(runs)
@@ -163,14 +163,17 @@ def label_of(place: int) -> str:
 
 
 def _unlike(
-    runs: Sequence[tuple[BenchRecord, Sequence[TrialRecord]]], refused: Sequence[Difference]
+    runs: Sequence[tuple[BenchRecord, Sequence[TrialRecord]]], found: Sequence[Difference]
 ) -> InputError:
+    refused = [one for one in found if one.refused]
     lines = []
     for one in refused:
         lines.append(f"{one.key}:")
         for (bench, _), value in zip(runs, one.values, strict=True):
             told = ", ".join(value) if isinstance(value, list) else value
             lines.append(f"  {bench.run_id}: {told or 'unknown'}")
+    if others := [one.key for one in found if not one.refused]:
+        lines.append(f"differing, too, and no reason to refuse: {', '.join(others)}")
     keys = " and ".join(one.key for one in refused)
     return InputError(
         f"the runs are unlike: their {keys} differ, so a ratio would compare different things",

@@ -28,6 +28,7 @@ COMMANDS = {
     "plan": "harness.cli.plan",
     "bench": "harness.cli.bench",
     "report": "harness.cli.report",
+    "compare": "harness.cli.compare",
     "calc": "harness.cli.calc",
     "advise": "harness.cli.advise",
     "judge": "harness.cli.judge",

@@ -1,0 +1,122 @@
+"""``kvbench compare``: stored runs side by side, and a gate that a build can stand on.
+
+Exit codes: 0 done, or the gate passes; 1 it fails; 2 bad input (unlike runs, a run that is not
+there or can't be read, a rule that can't be); 3 it is inconclusive.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from harness.analysis.across import Across, compare_runs
+from harness.analysis.across_plain import across_json
+from harness.analysis.gate import Gate, judge, parse_rule
+from harness.errors import InputError, StoreError
+from harness.record import BenchRecord, TrialRecord
+from harness.report.across import page_folder, print_across, write_page
+from harness.report.across_text import across_text
+from harness.report.markdown import markdown
+from harness.store import DEFAULT_ROOT, find_run, read_bench
+
+REPORTS_ROOT = Path("reports")
+
+
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN_A RUN_B [RUN…]",
+            help="Folders, ids, or scenarios' names (the latest run); the first is the baseline.",
+        ),
+    ],
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-on",
+            metavar="RULE",
+            help="A change that trips the gate, such as 'output_throughput<-5%'; repeatable.",
+        ),
+    ] = None,
+    gate_variant: Annotated[
+        list[str] | None, typer.Option(help="Put the rules to this variant alone; repeatable.")
+    ] = None,
+    gate_load: Annotated[
+        list[str] | None, typer.Option(help="Put the rules to this load alone; repeatable.")
+    ] = None,
+    force_unlike: Annotated[
+        bool,
+        typer.Option(
+            "--force-unlike", help="Compare runs of unlike profiles, engines, models or loads."
+        ),
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Where runs are stored.")] = DEFAULT_ROOT,
+    reports: Annotated[Path, typer.Option(help="Where the page goes.")] = REPORTS_ROOT,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print GitHub markdown, for a pull request.")
+    ] = False,
+) -> None:
+    """Hold stored runs against the first of them, and answer a regression gate if one is asked."""
+    if as_json and as_markdown:
+        raise InputError("one output at a time", legal=["--json", "--markdown"])
+    rules = [parse_rule(text) for text in fail_on or ()]
+    if (gate_variant or gate_load) and not rules:
+        raise InputError(
+            "there is no gate to narrow", next_move="give it a rule: --fail-on 'METRIC<-5%'"
+        )
+    folders = [find_run(run, out) for run in runs]
+    across = compare_runs([_read(folder) for folder in folders], force_unlike=force_unlike)
+    gate = None
+    if rules:
+        gate = judge(across, rules, variants=gate_variant or (), loads=gate_load or ())
+    page = write_page(
+        across,
+        gate,
+        page_folder(across, reports),
+        run_dirs=folders,
+        command=["kvbench", *sys.argv[1:]],
+    )
+    _tell(across, gate, page, folders, as_json=as_json, as_markdown=as_markdown)
+    if gate is not None:
+        raise typer.Exit(gate.exit_code)
+
+
+def _read(folder: Path) -> tuple[BenchRecord, tuple[TrialRecord, ...]]:
+    """Read one run; one that can't be read is bad input, or a gate would answer "fail" of it."""
+    try:
+        return read_bench(folder)
+    except StoreError as error:
+        raise InputError(
+            error.what, where=error.where, legal=error.legal, next_move=error.next_move
+        ) from error
+
+
+def _tell(
+    across: Across,
+    gate: Gate | None,
+    page: Path,
+    folders: list[Path],
+    *,
+    as_json: bool,
+    as_markdown: bool,
+) -> None:
+    """Standard output holds what was asked for and nothing else."""
+    text = across_text(across, gate)
+    if as_json:
+        figures = across_json(across, gate)
+        paths = {"page": str(page), "folders": [str(folder) for folder in folders]}
+        typer.echo(json.dumps({**figures, **paths}, indent=2, allow_nan=False))
+    elif as_markdown:
+        typer.echo(markdown(text), nl=False)
+    else:
+        print_across(text, page, Console(highlight=False))
+        return
+    if text.gate_answer is not None:
+        typer.echo(text.gate_answer, err=True)
+    typer.echo(f"page: {page}", err=True)
