@@ -8,8 +8,9 @@ consistent with itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
+from types import UnionType
 from typing import Any
 
 from harness.record import RequestRecord, Run
@@ -73,6 +74,41 @@ def run_fault(run: Run) -> str | None:
         or _config_fault(run.trial.model_config or {})
         or _pool_fault(run)
     )
+
+
+#: What each part of a stored scenario is, where it is given at all; ``*`` stands for any name.
+_SHAPES: tuple[tuple[tuple[str, ...], type | UnionType, str], ...] = (
+    *(((key,), str, "a text") for key in ("name", "question", "model", "baseline", "engine")),
+    *(((key,), dict, "a table") for key in ("server", "env", "slo", "kv_budget", "variants")),
+    *(((key,), list, "a list") for key in ("claims", "workloads")),
+    (("repeats",), int, "a count"),
+    (("quality",), dict | bool, "a table"),
+    (("kv_budget", "mode"), str, "a text"),
+    (("variants", "*"), dict, "a table"),
+    (("variants", "*", "flags"), dict, "a table"),
+    (("variants", "*", "env"), dict, "a table"),
+    (("workloads", "*"), dict, "a table"),
+)
+
+
+def scenario_fault(scenario: Mapping[str, Any]) -> str | None:
+    """What no scenario that was run can have held; None if nothing is wrong."""
+    for path, kind, word in _SHAPES:
+        for name, value in _found(scenario, path, "scenario"):
+            if value is not None and not isinstance(value, kind):
+                return f"{name} is {_short(value)}, not {word}"
+    return None
+
+
+def _found(value: Any, path: tuple[str, ...], name: str) -> Iterator[tuple[str, Any]]:
+    """The values at the end of a path, each with its dotted name."""
+    if not path:
+        yield name, value
+        return
+    parts = enumerate(value) if isinstance(value, list) else value.items() if value else ()
+    for key, part in parts:
+        if path[0] in ("*", key):
+            yield from _found(part, path[1:], f"{name}.{_short(key).strip(chr(39))}")
 
 
 def _workload_fault(workload: Mapping[str, Any]) -> str | None:

@@ -34,7 +34,7 @@ from typing import IO, Any, Self, TypeVar
 import msgspec
 
 from harness.errors import NotFound, StoreError
-from harness.plausible import run_fault, sound_requests
+from harness.plausible import run_fault, scenario_fault, sound_requests
 from harness.record import (
     SCHEMA_VERSION,
     BenchRecord,
@@ -86,6 +86,8 @@ _SAMPLE_KINDS: dict[str, type[Any]] = {
 _KIND_OF = {kind: name for name, kind in _SAMPLE_KINDS.items()}
 
 T = TypeVar("T")
+
+_RESTORE = "restore the file from a copy, or measure again; kvbench itself never edits a record"
 
 
 def new_run_folder(root: Path, scenario_slug: str) -> Path:
@@ -209,6 +211,8 @@ def read_manifest(run_folder: Path) -> BenchRecord:
             raise StoreError(f"{trial_id!r} is no name of a trial folder", where=str(path))
     if len(set(bench.trial_ids)) < len(bench.trial_ids):
         raise StoreError("damaged: a trial is listed twice", where=str(path))
+    if (fault := scenario_fault(bench.scenario)) is not None:
+        raise StoreError(f"damaged: {fault}", where=str(path), next_move=_RESTORE)
     return bench
 
 

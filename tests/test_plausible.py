@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.plausible import run_fault, sound_requests
+from harness.plausible import run_fault, scenario_fault, sound_requests
 from tests import records
 
 TRIAL = records.bench(2, workloads=(records.EXERCISE,))[1][0]
@@ -70,3 +70,23 @@ def test_settings_that_no_run_can_have_had_are_damage(field: str, changes: dict[
     assert fault is not None
     assert next(iter(changes)) in fault
     assert len(fault) < 120
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"kv_budget": "all"}, "scenario.kv_budget is 'all', not a table"),
+        ({"kv_budget": {"mode": ["engine"]}}, "scenario.kv_budget.mode is ['engine'], not a text"),
+        ({"variants": [1]}, "scenario.variants is [1], not a table"),
+        ({"variants": {"fp8": 8}}, "scenario.variants.fp8 is 8, not a table"),
+        ({"variants": {"fp8": {"flags": 1}}}, "scenario.variants.fp8.flags is 1, not a table"),
+        ({"claims": -1.5}, "scenario.claims is -1.5, not a list"),
+        ({"workloads": [{}, 7]}, "scenario.workloads.1 is 7, not a table"),
+    ],
+)
+def test_a_stored_scenario_of_another_shape_is_damage_that_names_its_place(
+    changes: dict[str, Any], fault: str
+) -> None:
+    good = records.bench(1, workloads=(records.EXERCISE,))[0].scenario
+    assert scenario_fault(good) is None
+    assert scenario_fault({**good, **changes}) == fault

@@ -183,7 +183,8 @@ def _memory(evidence: Evidence) -> Iterator[Caution]:
             "engine's own gauge shows KV in use",
         )
     ratios = [pool.capacity_ratio for pool in evidence.kv if pool.capacity_ratio is not None]
-    if ratios and evidence.bench.scenario.get("kv_budget", {}).get("mode") == "engine":
+    budget = evidence.bench.scenario.get("kv_budget") or {}
+    if ratios and budget.get("mode") == "engine":
         yield Caution(
             "budget_of_engine",
             "each variant's pool is what the engine picked: a capacity ratio mixes the size of the "
