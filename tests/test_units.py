@@ -84,3 +84,11 @@ def test_figures_carry_their_unit() -> None:
     assert units.format_ratio(1.984) == "1.98×"
     assert units.milliseconds(0.25) == 250.0
     assert units.gibibytes(1 << 31) == 2.0
+
+
+def test_a_change_carries_its_sign_and_nothing_is_no_loss() -> None:
+    assert units.format_change(-0.0512) == "-5.1 %"
+    assert units.format_change(0.3) == "+30.0 %"
+    assert units.format_change(-1e-9) == "+0.0 %"
+    assert units.format_change(None) == units.DASH
+    assert units.format_change(float("inf")) == units.DASH

@@ -122,7 +122,7 @@ def across_text(across: Across, gate: Gate | None = None) -> AcrossText:
         gate=None if gate is None else gate.verdict,
         gate_answer=None if gate is None else f"The gate answers {gate.why}.",
         gate_tone=_TONES[gate.verdict] if gate is not None else "plain",
-        checks=() if gate is None else tuple(_check(check) for check in gate.checks),
+        checks=() if gate is None else tuple(map(_check, _gravest_first(gate))),
         pairs=tuple(_pair(load) for load in across.loads if any(s.planned for s in load.sides)),
     )
 
@@ -240,6 +240,11 @@ def _value(key: str, value: Any, shared: set[str]) -> str:
 
 
 # ── the gate ────────────────────────────────────────────────────────────────────────────────
+
+
+def _gravest_first(gate: Gate) -> list[Check]:
+    order = ("fail", "inconclusive", "pass", "not applicable")
+    return sorted(gate.checks, key=lambda check: order.index(check.verdict))
 
 
 def _check(check: Check) -> CheckText:

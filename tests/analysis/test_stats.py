@@ -14,6 +14,7 @@ from harness.analysis.stats import (
     ratio_interval,
     t_cdf,
     t_quantile,
+    unpaired_ratio_interval,
 )
 
 POSITIVE = st.floats(min_value=1e-3, max_value=1e6)
@@ -186,3 +187,60 @@ def test_the_centre_is_the_median(values):
 def test_the_centre_of_nothing_is_unknown():
     assert centre([]) is None
     assert centre([3.0, 1.0, 2.0]) == 2.0
+
+
+def test_the_unpaired_interval_is_welch_s_on_logarithms():
+    # Logarithms 0, 1, 2 against 3, 4, 5: means 1 and 4, both variances 1, so the difference is
+    # 3, its variance 1/3 + 1/3, the degrees of freedom (2/3)² / (2 · (1/3)² / 2) = 4, and
+    # t(0.975, 4) = 2.7764: half = 2.7764 · √(2/3) = 2.2669.
+    base = {repeat: math.exp(repeat) for repeat in range(3)}
+    found = unpaired_ratio_interval(base, {r: math.exp(3 + r) for r in range(3)})
+    assert found.ratio == pytest.approx(math.exp(3))
+    assert math.log(found.low) == pytest.approx(3 - 2.2669, abs=1e-3)
+    assert math.log(found.high) == pytest.approx(3 + 2.2669, abs=1e-3)
+    assert found.replicates == 3
+    assert "unpaired" in found.method
+
+
+def test_unpaired_repeats_need_not_be_as_many_on_both_sides_nor_be_numbered_alike():
+    # One side without spread: the other's 2 degrees of freedom are left, t(0.975, 2) = 4.3027.
+    found = unpaired_ratio_interval(
+        {7: 1.0, 8: 1.0, 9: 1.0, 10: 1.0}, {r: math.exp(r - 1) for r in range(3)}
+    )
+    assert found.ratio == pytest.approx(1.0)
+    assert math.log(found.high) == pytest.approx(4.3027 / math.sqrt(3), abs=1e-3)
+
+
+def test_the_unpaired_interval_does_not_cancel_what_both_sides_share():
+    drifting = {0: 100.0, 1: 110.0, 2: 120.0}
+    ten_per_cent_less = {repeat: value * 0.9 for repeat, value in drifting.items()}
+    paired = ratio_interval(drifting, ten_per_cent_less)
+    unpaired = unpaired_ratio_interval(drifting, ten_per_cent_less)
+    assert paired.ratio == pytest.approx(unpaired.ratio) == pytest.approx(0.9)
+    assert paired.relative_width < 1e-9
+    assert unpaired.low < 0.75 < 1.0 < unpaired.high
+
+
+def test_without_any_spread_the_unpaired_interval_has_no_width():
+    found = unpaired_ratio_interval(dict.fromkeys(range(3), 4.0), dict.fromkeys(range(3), 5.0))
+    assert found.low == found.high == pytest.approx(1.25)
+
+
+def test_below_three_repeats_on_a_side_there_is_no_unpaired_interval():
+    found = unpaired_ratio_interval({0: 2.0, 1: 2.0}, {0: 1.0, 1: 1.0, 2: 1.0})
+    assert (found.ratio, found.low, found.high) == (pytest.approx(0.5), None, None)
+    assert "2 of the 3 repeats" in found.reason
+    assert unpaired_ratio_interval({}, {0: 1.0}) is None
+    assert unpaired_ratio_interval({0: 0.0}, {0: 1.0}) is None
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(POSITIVE, min_size=3, max_size=6),
+    st.lists(POSITIVE, min_size=3, max_size=6),
+)
+def test_swapping_two_runs_inverts_the_unpaired_interval(base, mine):
+    one = unpaired_ratio_interval(dict(enumerate(base)), dict(enumerate(mine)))
+    other = unpaired_ratio_interval(dict(enumerate(mine)), dict(enumerate(base)))
+    assert math.log(one.ratio) == pytest.approx(-math.log(other.ratio), abs=1e-9)
+    assert math.log(one.low) == pytest.approx(-math.log(other.high), rel=1e-6, abs=1e-9)
