@@ -37,7 +37,7 @@ CheckVerdict = Literal["pass", "fail", "inconclusive", "not applicable"]
 
 EXIT_CODES: Mapping[GateVerdict, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
 
-_RULE = re.compile(r"\s*([A-Za-z_][\w.]*)\s*([<>])\s*([+-]?\d+(?:\.\d+)?)\s*%\s*")
+_RULE = re.compile(r"\s*([A-Za-z_][\w.]*)\s*([<>])\s*([+-]?\d+(?:\.\d+)?)\s*%\s*", re.ASCII)
 _FORM = "METRIC<-5% or METRIC>+5%"
 #: Values this near to a limit are at it: the logarithm of a ratio and back costs as much.
 _AT_LIMIT = 1e-9
@@ -380,13 +380,15 @@ def _why_unknown(load: PairedLoad, cells: Sequence[Cell], place: int) -> str:
     lacking = [
         told
         for side in (load.sides[0], load.sides[place])
-        if (told := _lacking(side, cells)) is not None
+        if (told := _lacking(side, cells, alone=load.comparison is None)) is not None
     ]
     return "; ".join(lacking) or "the figure is unknown"
 
 
-def _lacking(side: Side, cells: Sequence[Cell]) -> str | None:
-    """Why this side has no value; None if it has."""
+def _lacking(side: Side, cells: Sequence[Cell], *, alone: bool) -> str | None:
+    """Why this side has no value; None if it has, or if it is ``alone`` in having trials."""
+    if alone and side.counts.get("sealed"):
+        return None
     if any(cell.variant == side.run and cell.value is not None for cell in cells):
         return None
     if not side.planned:
