@@ -58,7 +58,7 @@ check: setup ## formatting, lint and types
 	@.venv/bin/mypy
 
 clean: ## remove .venv and caches; results, reports and the model cache stay
-	rm -rf .venv .venv-kvpress .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist tests/artifacts
+	rm -rf .venv .venv-kvpress .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist tests/artifacts tests/browser/node_modules
 	find harness tests requirements -name __pycache__ -type d -prune -exec rm -rf {} +
 
 bench-client: setup ## what our load client can drive and how true its stamps are, beside vllm bench serve
