@@ -145,6 +145,28 @@ def _is_there(path: Path, look: Callable[[Path], bool] = Path.is_file) -> bool:
         return False
 
 
+def server_log(run_folder: Path, name: str) -> Path:
+    """Where one start of a server writes its log: ``servers/<name>.log``.
+
+    A second start under the same name (a run that is resumed) gets ``<name>.2.log`` and so on: in
+    a shared file a reason would be looked up in what an earlier server had said.
+    """
+    return _unused(run_folder / "servers" / f"{name}.log")
+
+
+def set_log_aside(path: Path) -> None:
+    """Free the name of a log for the next start; what it says stays, under the next number."""
+    path.rename(_unused(path))
+
+
+def _unused(path: Path) -> Path:
+    number, found = 1, path
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.stem}.{number}{path.suffix}")
+    return found
+
+
 @contextmanager
 def hold_run(run_folder: Path) -> Iterator[None]:
     """Keep a run to this process while it is being measured.

@@ -29,7 +29,7 @@ from harness.errors import EngineMissing, ServerStartError
 from harness.scenario import server_command_flags
 from harness.scenario.schema import holds_secret
 from harness.specs.eviction import VARIABLE as EVICTION
-from harness.store import read_text_tail
+from harness.store import read_text_tail, set_log_aside
 from harness.telemetry.process import listens, worker_bytes
 from harness.units import Bytes, Seconds
 
@@ -149,7 +149,9 @@ class Server:
     ) -> Self:
         """Start a server and wait until it is healthy; a taken port is tried once more.
 
-        ``on_stage`` is called several times a second with what the server is doing.
+        ``log_path`` is the log of the start that this returns, or fails with; that of an earlier
+        try lies beside it. ``on_stage`` is called several times a second with what the server is
+        doing.
 
         Raises:
             EngineMissing: no vLLM in the engine's Python.
@@ -166,6 +168,7 @@ class Server:
                 server.stop()
                 if error.kind != "port" or attempt == 2:
                     raise
+                set_log_aside(log_path)
             except BaseException:
                 server.stop()
                 raise

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness import machine
-from harness.engines import attached, models, server_log, vllm
+from harness.engines import attached, models, vllm
 from harness.engines.ceilings import cpu_ceilings
 from harness.engines.kvpress import KvpressEngine, KvpressSpec
 from harness.engines.reference import ReferenceEngine
+from harness.engines.server_log import cpu_cores
 from harness.errors import (
     EngineMissing,
     InputError,
@@ -55,6 +56,7 @@ from harness.store import (
     is_sealed,
     new_run_folder,
     read_manifest,
+    server_log,
     write_bench,
 )
 from harness.telemetry import nvml
@@ -289,15 +291,13 @@ def _run_launched(
     bench: _Bench, group: Sequence[Trial], first: int, trials: int, trial: Trial
 ) -> None:
     """Start the server that ``trial`` asks for, play ``group`` and the questions, stop it."""
-    log_path = bench.folder / "servers" / f"{trial.launch:03d}-{slugify(trial.variant)}.log"
+    log_path = server_log(bench.folder, f"{trial.launch:03d}-{slugify(trial.variant)}")
     began = time.monotonic()
     try:
         _check_runnable(bench, trial)
         extra = _pool_flags(bench, trial)
         spec = _spec(bench, trial, extra)
-        used_before = _device_used(bench, trial)
-        if bench.clean_used_bytes is None:
-            bench.clean_used_bytes = used_before
+        used_before = _device_used_before(bench, trial)
         server = vllm.Server.launch(
             spec,
             log_path,
@@ -340,9 +340,9 @@ def _run_launched(
 
 def _run_reference(bench: _Bench, group: Sequence[Trial], first: int, trials: int) -> None:
     trial, timeouts = group[0], bench.scenario.timeouts
-    log_path = bench.folder / "servers" / f"{trial.launch:03d}-{slugify(trial.variant)}.log"
+    log_path = server_log(bench.folder, f"{trial.launch:03d}-{slugify(trial.variant)}")
     began = time.monotonic()
-    used_before = _device_used(bench, trial)
+    used_before = _device_used_before(bench, trial)
     try:
         model = bench.models[trial.model]
         if model is None:
@@ -361,7 +361,7 @@ def _run_reference(bench: _Bench, group: Sequence[Trial], first: int, trials: in
         _play_reference(bench, group, first, trials, facts, engine)
     finally:
         bench.progress.stopping()
-        bench.stop_s += engine.stop()
+        bench.stop_s += engine.stop() + _await_memory(bench, trial)
 
 
 def _play_reference(
@@ -399,11 +399,12 @@ def _play_reference(
 
 def _run_pressed(bench: _Bench, group: Sequence[Trial], first: int, trials: int) -> None:
     """Have one child measure every policy of kvpress; where none can be, say so and go on."""
-    log_path = bench.folder / "servers" / f"{group[0].launch:03d}-kvpress.log"
+    log_path = server_log(bench.folder, f"{group[0].launch:03d}-kvpress")
     began = time.monotonic()
     try:
         if (why := pressing.refusal(bench.scenario)) is not None:
             raise EngineMissing(why)
+        _device_used_before(bench, group[0])
         model = bench.models[group[0].model]
         if model is None:
             raise InputError("kvpress needs a model", where="model")
@@ -424,7 +425,7 @@ def _run_pressed(bench: _Bench, group: Sequence[Trial], first: int, trials: int)
             _press(bench, trial, engine)
     finally:
         bench.progress.stopping()
-        bench.stop_s += engine.stop()
+        bench.stop_s += engine.stop() + _await_memory(bench, group[0])
 
 
 def _no_kvpress(bench: _Bench, group: Sequence[Trial], error: KvbenchError, log_path: Path) -> None:
@@ -622,6 +623,14 @@ def _device_used(bench: _Bench, trial: Trial) -> Bytes | None:
     return nvml.device_used_bytes(visible=trial.env.get(VISIBLE_DEVICES))
 
 
+def _device_used_before(bench: _Bench, trial: Trial) -> Bytes | None:
+    """The same, before a start; the first of a run says what a clean device holds."""
+    used = _device_used(bench, trial)
+    if bench.clean_used_bytes is None:
+        bench.clean_used_bytes = used
+    return used
+
+
 def _await_memory(bench: _Bench, trial: Trial) -> Seconds:
     """Wait until the GPUs hold no more than before the first start; says so if they do not."""
     if not bench.environment.gpus:
@@ -635,7 +644,7 @@ def _await_memory(bench: _Bench, trial: Trial) -> Seconds:
             return waited_s
         if waited_s > _MEMORY_BACK_LIMIT_S:
             bench.progress.warn(
-                f"the server is gone but the GPU still holds {format_bytes(used)}; the next start "
+                f"the engine is gone but the GPU still holds {format_bytes(used)}; the next start "
                 "is not from a clean device"
             )
             return waited_s
@@ -645,7 +654,7 @@ def _await_memory(bench: _Bench, trial: Trial) -> Seconds:
 @contextlib.contextmanager
 def _client_cores(log: str, progress: Progress) -> Iterator[None]:
     """Keep the client off the cores of the engine's threads, where the engine left some."""
-    cores = server_log.cpu_cores(log)
+    cores = cpu_cores(log)
     if cores is None or not hasattr(os, "sched_setaffinity"):
         yield
         return

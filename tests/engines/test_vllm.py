@@ -224,5 +224,28 @@ def test_a_stranger_that_took_the_port_is_not_measured_in_our_servers_place(
         assert server.pid is not None
         assert listens(server.pid, server.port) is True
         assert listens(server.pid, taken) is False
+        # The try that found its port taken left its own log, and no line of it in the second's.
+        assert "in use" in (tmp_path / "server.2.log").read_text()
+        assert "in use" not in server.log()
     finally:
         server.stop()
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_the_reason_of_a_second_try_is_its_own_and_not_the_taken_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = tmp_path / "tries"
+    engine = tmp_path / "engine"
+    # The first start finds its port taken, the second says nothing that any pattern knows.
+    engine.write_text(
+        f'#!/bin/sh\nif mkdir {tries}; then echo "OSError: [Errno 98] Address already in use"; '
+        "else echo 'ZeroDivisionError: of the second try'; fi\nexit 1\n"
+    )
+    engine.chmod(0o755)
+    monkeypatch.setenv("KVBENCH_ENGINE_PYTHON", str(engine))
+    with pytest.raises(ServerStartError, match="of the second try") as caught:
+        launch(tmp_path)
+    assert caught.value.kind == "unknown"
+    assert "already in use" not in (caught.value.evidence or "")
+    assert "already in use" in (tmp_path / "server.2.log").read_text()

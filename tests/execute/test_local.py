@@ -260,6 +260,23 @@ def test_resume_runs_only_what_is_not_sealed(
 
 
 @pytest.mark.usefixtures("fake_engine")
+def test_a_resumed_launch_has_a_log_of_its_own_and_its_own_reason(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = scenario(tmp_path, model)
+    monkeypatch.setenv("FAKE_ENGINE_FP8", f"log:{LOGS / 'too_small.log'}")
+    _, trials = bench(tmp_path, wanted)
+    assert "too small for one request" in (trials["fp8"][0].run.reason or "")
+    other = tmp_path / "other.log"
+    other.write_text("RuntimeError: something else\n")
+    monkeypatch.setenv("FAKE_ENGINE_FP8", f"log:{other}")
+    record, trials = bench(tmp_path, wanted, resume=True)
+    assert (trials["fp8"][0].run.reason or "").startswith("RuntimeError: something else")
+    logs = tmp_path / "results" / "demo" / record.run_id / "servers"
+    assert sorted(log.name for log in logs.glob("*fp8*")) == ["001-fp8.2.log", "001-fp8.log"]
+
+
+@pytest.mark.usefixtures("fake_engine")
 def test_resume_with_nothing_unfinished_starts_anew_and_says_so(
     tmp_path: Path, model: Path
 ) -> None:

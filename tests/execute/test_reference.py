@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from dataclasses import dataclass
@@ -9,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from harness import store
+from harness import machine, store
 from harness.execute.estimate import estimate
 from harness.execute.local import run_scenario
 from harness.execute.outline import outline
 from harness.execute.progress import Silent
 from harness.load import LoadProgress
-from harness.record import BenchRecord, TrialRecord
+from harness.record import BenchRecord, GpuFacts, TrialRecord
 from harness.scenario import Scenario, load_scenario
+from harness.telemetry import nvml
 from tests.engines import tiny_llama
 
 SCENARIO = """\
@@ -141,3 +143,22 @@ def test_the_plan_names_the_child_and_the_estimate_counts_what_is_recomputed(
     )
     expected = estimate(scenario(tmp_path, model, *long), tmp_path)
     assert expected.total_s == pytest.approx(9 + 3 * 624_750 / 600)
+
+
+def test_the_next_child_starts_only_when_a_gpu_has_its_memory_back(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = machine.describe
+    card = GpuFacts(index=0, name="a card", total_bytes=80 << 30, driver=None)
+    monkeypatch.setattr(
+        machine, "describe", lambda profile: dataclasses.replace(described(profile), gpus=(card,))
+    )
+    # Before the first start, loaded, and twice after its end; the second child's from there on.
+    readings = [1 << 30, 9 << 30, 9 << 30, 1 << 30, 1 << 30, 9 << 30, 1 << 30]
+    left = iter(readings)
+    monkeypatch.setattr(nvml, "device_used_bytes", lambda **_: next(left))
+    two = ("variants={no_cache: {cache: none}, growing: {}}",)
+    _, trials = run(tmp_path, scenario(tmp_path, model, *two))
+    assert next(left, None) is None
+    before = {n: t.run.server.device_used_before_bytes for n, t in trials.items() if t.run.server}
+    assert before == {"no_cache": 1 << 30, "growing": 1 << 30}
