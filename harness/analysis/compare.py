@@ -71,6 +71,7 @@ METHODS: Mapping[str, str] = {
 }
 
 _RAN = ("sealed", "failed")
+NO_POOL = "transformers keeps no pool of blocks"
 
 
 def analyse(
@@ -80,20 +81,23 @@ def analyse(
 
     ``answers`` are what is stored of its answer quality, if anything was asked.
     """
-    records = _in_running_order(bench, trials)
+    every = _in_running_order(bench, trials)
+    # What kvpress measured has an axis of its own (``eviction``): it is compared with no server.
+    records = [record for record in every if record.run.trial.engine != "kvpress"]
     predictions = [_predict(bench, record.run) for record in records]
     groups = _by_workload(records)
     analysed = tuple(
         _trial(record, prediction, _peers(record, groups))
         for record, prediction in zip(records, predictions, strict=True)
     )
+    shown = _with_pressed(every, analysed)
     baseline = _baseline(bench, records)
     comparisons = _comparisons(analysed, records, baseline)
     pooled = any(record.run.trial.engine == "vllm" for record in records)
     kv = _kv(analysed, records, baseline) if pooled else ()
     seen = _occupancies(records, predictions)
     quality = analyse_quality(answers, baseline) if answers is not None else None
-    never_run = len(set(bench.trial_ids) - {record.run.trial.trial_id for record in records})
+    never_run = len(set(bench.trial_ids) - {record.run.trial.trial_id for record in every})
     budget = bench.scenario.get("kv_budget") or {}
     return Analysis(
         run_id=bench.run_id,
@@ -104,14 +108,14 @@ def analyse(
             headline(
                 str(bench.scenario.get("question") or ""),
                 baseline,
-                analysed,
+                shown,
                 comparisons,
                 kv,
                 never_run,
             ),
             quality,
         ),
-        trials=analysed,
+        trials=shown,
         comparisons=comparisons,
         kv=kv,
         ledgers=_ledgers(records, analysed, predictions),
@@ -122,7 +126,7 @@ def analyse(
         methods=METHODS,
         cautions=cautions(
             Evidence(
-                bench, records, analysed, comparisons, kv, tuple(seen.values()), never_run, quality
+                bench, records, shown, comparisons, kv, tuple(seen.values()), never_run, quality
             )
         ),
         skipped=dict(bench.skipped),
@@ -156,7 +160,7 @@ class _Prediction:
 
 def _predict(bench: BenchRecord, run: Run) -> _Prediction:
     if run.trial.engine == "reference":
-        return _Prediction(None, "transformers keeps no pool of blocks")
+        return _Prediction(None, NO_POOL)
     if run.trial.model_config is None:
         return _Prediction(None, "nothing is known of the model's configuration")
     flags = _with_defaults(run)
@@ -224,6 +228,39 @@ def _trial(
         verdicts=(*verdicts(record, summary, peers), *beaten),
         bounds=best,
         bounds_reason=no_bounds,
+    )
+
+
+def _with_pressed(
+    every: Sequence[TrialRecord], served: Sequence[TrialAnalysis]
+) -> tuple[TrialAnalysis, ...]:
+    """The servers' trials with kvpress's in their places: what became of each, and no speed."""
+    of_server = {trial.trial_id: trial for trial in served}
+    return tuple(
+        of_server.get(record.run.trial.trial_id) or _pressed(record.run) for record in every
+    )
+
+
+def _pressed(run: Run) -> TrialAnalysis:
+    facts = run.trial
+    return TrialAnalysis(
+        trial_id=facts.trial_id,
+        variant=facts.variant,
+        is_baseline=False,
+        workload=facts.workload,
+        workload_label=workload_label(facts.workload),
+        repeat=facts.repeat,
+        launch=facts.launch,
+        status=run.status,
+        reason=run.reason,
+        stamp=facts.stamp,
+        summary=None,
+        theory=None,
+        theory_reason=NO_POOL,
+        granted=KvFigures(),
+        granted_observed=False,
+        verdicts=(),
+        bounds_reason="transformers is timed on no axis of the servers",
     )
 
 

@@ -26,11 +26,18 @@ from harness.analysis.agreement import (
     trend,
 )
 from harness.analysis.judging import judge_outcome
-from harness.analysis.quality_results import QualityAnalysis, Standing, VariantQuality
+from harness.analysis.quality_results import (
+    Agreement,
+    PressedQuality,
+    QualityAnalysis,
+    Standing,
+    VariantQuality,
+)
 from harness.analysis.results import Headline
 from harness.analysis.retrieval import NEEDLE_TASKS, retrieval
 from harness.analysis.sanity import gate
 from harness.record import PassRecord, QualityAnswer, QualityPrompt, QualityRecords
+from harness.scenario.schema import tail_start
 
 #: Said of every finding of a variant whose text is broken.
 GATE_CODE = "quality_gate"
@@ -61,7 +68,7 @@ def analyse_quality(records: QualityRecords, baseline: str) -> QualityAnalysis |
     if reference is None:
         return None
     others = sorted(
-        (p for p in records.passes if p.head.kind != "reference"),
+        (p for p in records.passes if p.head.kind not in ("reference", "kvpress")),
         key=lambda p: (p.head.kind != "self", p.head.launches, p.head.variant),
     )
     base_found = retrieval(records.prompts, reference.answers)
@@ -87,7 +94,31 @@ def analyse_quality(records: QualityRecords, baseline: str) -> QualityAnalysis |
         left_out=reference.head.left_out,
         methods=METHODS,
         reference_launches=reference.head.launches,
+        pressed=tuple(
+            _pressed(record, reference)
+            for record in records.passes
+            if record.head.kind == "kvpress"
+        ),
     )
+
+
+def _pressed(record: PassRecord, reference: PassRecord) -> PressedQuality:
+    # A policy that was measured again left its earlier scores in place: the last ones count.
+    last = {score.index: score for score in record.scores}
+    places = paired(reference.scores, tuple(last.values()))
+    return PressedQuality(
+        variant=record.head.variant,
+        status=record.head.status,
+        reason=record.head.reason,
+        on_tail=_on_tail(places, reference),
+        on_answers=agreement([place for place in places if place.in_answer]),
+    )
+
+
+def _on_tail(places: Sequence[Place], reference: PassRecord) -> Agreement | None:
+    """Agreement on the last quarter of each prompt, its first token aside (``pressing``)."""
+    begins = {score.index: tail_start(score.prompt_length) for score in reference.scores}
+    return agreement([p for p in places if not p.in_answer and p.position > begins[p.prompt]])
 
 
 def gated(headline: Headline, quality: QualityAnalysis | None) -> Headline:
@@ -161,6 +192,7 @@ def _held(
         )
         if known
         else None,
+        on_tail=_on_tail(places, reference),
     )
 
 

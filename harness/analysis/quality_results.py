@@ -117,8 +117,8 @@ class VariantQuality:
     """One server's answers held against the baseline's first ones.
 
     ``kind`` ``self`` is the baseline against itself. ``on_answers`` covers the baseline's answers,
-    ``on_context`` the prompts' text. ``kl_excess`` is by how much the divergence exceeds that of
-    the baseline against itself, paired by prompt.
+    ``on_context`` the prompts' text, ``on_tail`` its last quarter. ``kl_excess`` is by how much
+    the divergence exceeds that of the baseline against itself, paired by prompt.
     """
 
     variant: str
@@ -138,6 +138,22 @@ class VariantQuality:
     gate: Gate | None
     kl_excess: Range | None = None
     standing: Standing = "not measured"
+    on_tail: Agreement | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PressedQuality:
+    """A policy of kvpress on transformers, held against the baseline on the same places.
+
+    ``on_tail`` covers the prompts' last quarter, ``on_answers`` the baseline's answers; both are
+    scored behind a compressed prefill. It is another engine's: no gate, no noise floor.
+    """
+
+    variant: str
+    status: str
+    reason: str | None
+    on_tail: Agreement | None
+    on_answers: Agreement | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +237,7 @@ class QualityAnalysis:
     left_out: tuple[str, ...]
     methods: Mapping[str, str]
     reference_launches: tuple[int, ...] = ()
+    pressed: tuple[PressedQuality, ...] = ()
 
     @property
     def floor_restarted(self) -> bool:

@@ -7,7 +7,7 @@ since it is scored on the baseline's answers. A pass that failed or was interrup
 the next launch of its variant, or by ``--resume``; what it recorded stays. With one repeat the
 baseline answers again at the same launch. Where no judge is named, the baseline's server judges
 at its next launch after the variants' (there is none with one repeat); a named judge is asked
-when all servers are gone.
+when all servers are gone. Policies of kvpress answer nothing (``pressing``).
 
 Not covered: variants with a checkpoint of their own, whose tokens are not the baseline's.
 """
@@ -39,6 +39,7 @@ from harness.record import (
 )
 from harness.scenario import Judge, Quality, Scenario, Trial, slugify
 from harness.scenario.load import NEEDLE_ANSWER_TOKENS
+from harness.specs.eviction import SnapKvRule, rule_from_env
 from harness.store import (
     answers_file,
     read_quality,
@@ -66,6 +67,9 @@ CHARACTERS_PER_TOKEN = 8
 #: The instructions of a judge and of its task; English has at least so many characters a token.
 QUESTION_TOKENS = 280
 FEWEST_CHARACTERS_PER_TOKEN = 3
+
+#: The logits processor by which a server can be made to decode a given text.
+FORCED = "harness.engines.eviction.forced:ForcedTokens"
 
 Due = QualityKind | Literal["judge"]
 
@@ -285,26 +289,46 @@ def _ask(
     """Play one pass; returns why it could not be finished."""
     quality = scenario.quality or Quality()
 
+    scoring = scoring_of(scenario, head.variant)
+
     def asking(what: Literal["answers", "scores"]) -> Asking:
+        decoding = what == "scores" and scoring == "behind"
         return Asking(
-            concurrency=head.concurrency,
+            concurrency=SELF_CONCURRENCY if decoding else head.concurrency,
             reverse=head.reverse,
             answer_tokens=quality.answer_tokens,
             needle_answer_tokens=NEEDLE_ANSWER_TOKENS,
             death=server.death,
             progress=lambda done, total: progress.quality(f"{head.pass_id}: {what}", done, total),
+            behind=scoring == "behind",
         )
 
     before = _earlier(read_quality(folder), head.pass_id)
     answered, scored = (before.answers, before.scores) if before is not None else ((), ())
     keep = answers_file(folder, head.pass_id)
     reason = ask_all(client, prompts, answered, asking("answers"), keep.append)
-    if reason is not None:
+    if reason is not None or scoring is None:
         return reason
     reference = _earlier(read_quality(folder), REFERENCE)
     given = {a.index: a for a in reference.answers if a.error is None} if reference else {}
     keep = scores_file(folder, head.pass_id)
     return score_all(client, prompts, given, scored, asking("scores"), keep.append)
+
+
+def scoring_of(scenario: Scenario, variant: str) -> Literal["prefill", "behind"] | None:
+    """How a server's probabilities of a given text are to be had.
+
+    Where prompts are cut once they are computed, the cut can't be seen in their own
+    probabilities: their tails are scored by decoding them, if the server was given the means;
+    otherwise (None) they are not scored, since that would show full attention's.
+    """
+    given = scenario.variants.get(variant)
+    flags = {**scenario.server, **(given.flags if given is not None else {})}
+    env = {**scenario.env, **(given.env if given is not None else {})}
+    if not isinstance(rule_from_env(env), SnapKvRule):
+        return "prefill"
+    processors = flags.get("logits_processors")
+    return "behind" if isinstance(processors, list) and FORCED in processors else None
 
 
 def _prompts(

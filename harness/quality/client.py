@@ -18,6 +18,7 @@ from harness.analysis.agreement import TOP_K
 from harness.analysis.sanity import OTHER_TOKENS
 from harness.errors import EngineError
 from harness.record import QualityAnswer, QualityScore
+from harness.scenario import tail_start
 from harness.units import Seconds, Tokens
 
 if TYPE_CHECKING:
@@ -132,6 +133,31 @@ class EngineClient:
         except (EngineError, KeyError, IndexError, TypeError, ValueError) as error:
             return QualityScore(index, len(prompt), error=_first_line(error))
 
+    def score_behind(
+        self, index: int, prompt: Sequence[int], answer: Sequence[int]
+    ) -> QualityScore:
+        """Score a prompt's tail and an answer while they are decoded behind the rest of it.
+
+        The server must have been started with ``engines/eviction/forced.py``. A failure is in the
+        record.
+        """
+        begin = tail_start(len(prompt))
+        rest = [*prompt[begin:], *answer]
+        body = {
+            "prompt": list(prompt[:begin]),
+            "max_tokens": len(rest),
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "logprobs": TOP_K,
+            "return_tokens_as_token_ids": True,
+            "vllm_xargs": {"forced": rest},
+        }
+        try:
+            reply = self._post("/v1/completions", body)
+            return _score_behind(index, reply["choices"][0]["logprobs"], prompt, answer)
+        except (EngineError, KeyError, IndexError, TypeError, ValueError) as error:
+            return QualityScore(index, len(prompt), error=_first_line(error))
+
     def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         from openai import APIError
 
@@ -202,6 +228,44 @@ def _score(
         top_ids=tuple(tuple(entry) for entry in entries),
         top_logprobs=tuple(tuple(lp for lp, _ in entry.values()) for entry in entries),
     )
+
+
+def _score_behind(
+    index: int, listed: Mapping[str, Any], prompt: Sequence[int], answer: Sequence[int]
+) -> QualityScore:
+    """Pick the kept places out of the decoded tokens' ``logprobs``; the first is the prefill's."""
+    begin = tail_start(len(prompt))
+    rest = [*prompt[begin:], *answer]
+    if [_token_id(token) for token in listed["tokens"]] != rest:
+        raise ValueError(OTHER_TOKENS)
+    positions = tuple(p for p in kept_positions(len(prompt), len(answer)) if p > begin)
+    slots = [position - begin for position in positions]
+    own = [max(float(listed["token_logprobs"][slot]), _LEAST_LOGPROB) for slot in slots]
+    tops = [_top(listed["top_logprobs"][slot]) for slot in slots]
+    return QualityScore(
+        index=index,
+        prompt_length=len(prompt),
+        positions=positions,
+        logprobs=tuple(own),
+        # Of a token that is not listed only this much is known: twenty are likelier.
+        ranks=tuple(
+            1 + sum(logprob > mine for logprob in top.values())
+            for mine, top in zip(own, tops, strict=True)
+        ),
+        top_ids=tuple(tuple(top) for top in tops),
+        top_logprobs=tuple(tuple(top.values()) for top in tops),
+    )
+
+
+def _token_id(token: str) -> int:
+    """``token_id:42`` → 42, as vLLM writes it under ``return_tokens_as_token_ids``."""
+    return int(token.removeprefix("token_id:"))
+
+
+def _top(listed: Mapping[str, Any]) -> dict[int, float]:
+    """{token: logprob}, the likeliest first."""
+    parsed = {_token_id(t): max(float(lp), _LEAST_LOGPROB) for t, lp in listed.items()}
+    return dict(sorted(parsed.items(), key=lambda item: -item[1]))
 
 
 def _entry(listed: Mapping[str, Any]) -> dict[int, tuple[float, int]]:

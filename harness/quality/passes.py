@@ -30,6 +30,7 @@ class Asking:
     """How one pass is played, and who is told.
 
     ``death`` says why the server is gone (None while it lives); ``progress`` gets done and total.
+    ``behind``: the server cuts a prompt only once it is computed, so tails are scored by decoding.
     """
 
     concurrency: int
@@ -38,6 +39,7 @@ class Asking:
     needle_answer_tokens: Tokens
     death: Callable[[], str | None] = lambda: None
     progress: Callable[[int, int], None] = lambda _done, _total: None
+    behind: bool = False
 
 
 def ask_all(
@@ -80,6 +82,8 @@ def score_all(
 
     def score(pair: tuple[QualityPrompt, tuple[int, ...]]) -> QualityScore:
         prompt, answer = pair
+        if asking.behind:
+            return client.score_behind(prompt.index, prompt.prompt_token_ids, answer)
         return client.score(prompt.index, prompt.prompt_token_ids, answer)
 
     return _play(_ordered(due, asking), score, keep, asking)
