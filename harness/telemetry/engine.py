@@ -245,16 +245,6 @@ def read_granted(base_url: str, timeout_s: Seconds = TIMEOUT_S) -> GrantedKv:
         return GrantedKv()
 
 
-def read_counters(
-    base_url: str, timeout_s: Seconds = TIMEOUT_S, t_s: Seconds = 0.0
-) -> EngineSample | None:
-    """One scrape outside the sampler, stamped ``t_s`` by the caller; None if it failed."""
-    try:
-        return parse_metrics(_page_text(base_url, timeout_s), t_s)
-    except _UNREADABLE:
-        return None
-
-
 class EngineSource:
     """Scrapes ``/metrics`` of the server at ``base_url`` (with or without ``/v1``)."""
 

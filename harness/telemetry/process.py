@@ -8,7 +8,7 @@ The sum of RSS counts a page once for every process that maps it. vLLM's API ser
 and workers all map the same libraries, so the sum is too high by those shared pages (3,370 MiB
 against 2,972 MiB for the CPU build with a pool of 1 GiB). The exact alternative (PSS) makes the
 kernel walk the engine's page tables under a lock that its page faults want, 45 ms there against
-0.1 ms; it is read on demand (:func:`tree_pss_bytes`) and never while a load is played.
+0.1 ms; so it is not read at all.
 
 Not covered: processes that left the tree because their parent died (they are adopted by init),
 memory swapped out, and memory of the page cache.
@@ -70,23 +70,9 @@ def _rss(process: psutil.Process) -> Bytes:
     return rss
 
 
-def _pss(process: psutil.Process) -> Bytes:
-    pss: int = process.memory_full_info().pss
-    return pss
-
-
 def tree_rss_bytes(root_pid: int) -> Bytes | None:
     """Summed RSS of the tree in bytes; shared pages count once per process. None if unreadable."""
     return _total(_tree(root_pid), _rss)[0]
-
-
-def tree_pss_bytes(root_pid: int) -> Bytes | None:
-    """Summed proportional set size in bytes: every resident page once, shared ones divided.
-
-    None where the kernel does not give it or a process belongs to someone else. Costs tens of
-    milliseconds for a large server and stalls its page faults meanwhile.
-    """
-    return _total(_tree(root_pid), _pss)[0]
 
 
 def _anonymous(process: psutil.Process) -> Bytes:

@@ -15,7 +15,6 @@ from harness.telemetry.process import (
     TREE_REFRESH_S,
     ProcessSource,
     tree_pids,
-    tree_pss_bytes,
     tree_rss_bytes,
     worker_bytes,
 )
@@ -69,14 +68,6 @@ def test_the_memory_of_a_child_is_in_the_sum(family: subprocess.Popen[str]) -> N
     assert rss_bytes > 64 * MIB + min(parts)
 
 
-def test_shared_pages_count_twice_in_rss_and_once_in_pss(family: subprocess.Popen[str]) -> None:
-    rss_bytes, pss_bytes = tree_rss_bytes(family.pid), tree_pss_bytes(family.pid)
-    assert rss_bytes is not None
-    assert pss_bytes is not None
-    # both interpreters map the same binary and C library, some megabytes of which are resident
-    assert 64 * MIB < pss_bytes < rss_bytes - MIB
-
-
 def test_the_source_counts_the_processes_in_its_sum(family: subprocess.Popen[str]) -> None:
     (sample,) = ProcessSource(family.pid).read(2.5)
     assert (sample.t_s, sample.processes) == (2.5, 2)
@@ -86,7 +77,6 @@ def test_the_source_counts_the_processes_in_its_sum(family: subprocess.Popen[str
 def test_a_process_that_is_gone_is_unknown_and_not_zero(gone: int) -> None:
     assert tree_pids(gone) == frozenset()
     assert tree_rss_bytes(gone) is None
-    assert tree_pss_bytes(gone) is None
     source = ProcessSource(gone)
     (sample,) = source.read(0.0)
     assert (sample.rss_bytes, sample.processes) == (None, 0)

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from harness.engines import models, vllm
-from harness.telemetry.engine import read_counters, read_granted
+from harness.telemetry.engine import EngineSource, read_granted
 
 MODEL = "smollm2-135m-instruct"
 GIB = 1 << 30
@@ -86,9 +86,9 @@ class Engine:
         return [step[str(token)]["logprob"] for step, token in zip(told, prompt[1:], strict=True)]
 
     def use(self) -> Use:
-        sample = read_counters(self.server.root_url, 30.0)
+        with contextlib.closing(EngineSource(self.server.root_url, 30.0)) as source:
+            (sample,) = source.read(time.monotonic())
         blocks = self.granted.num_gpu_blocks
-        assert sample is not None
         assert blocks is not None
         return Use(
             time.monotonic(),
