@@ -127,14 +127,41 @@ def test_baseline_then_variant_then_the_baseline_again(
     assert floor.free.exact_matches == 10
 
 
-def test_other_weights_are_found_out_and_void_the_variant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fault", ["weights=1", "scramble=1"])
+def test_a_planted_fault_is_caught_by_agreement_needles_and_gate_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    monkeypatch.setenv("FAKE_TOY_FP8", "weights=1")
-    broken = fp8(run(tmp_path, "repeats=1"))
-    assert broken.standing == "broken"
+    monkeypatch.setenv("FAKE_TOY_FP8", fault)
+    folder = run(tmp_path, "repeats=1")
+    broken, base = fp8(folder), analysed(folder).baseline_retrieval
+    assert broken.kl_excess is not None
+    assert broken.kl_excess.low is not None
+    assert broken.kl_excess.low > 1.0
+    assert base is not None
+    assert (base.needles_right, base.needles_asked) == (12, 12)
     assert broken.retrieval is not None
     assert broken.retrieval.needles_right == 0
+    assert broken.standing == "broken"
+    assert broken.gate is not None
+    assert any("perplexity" in why for why in broken.gate.reasons)
+    assert any("needles" in why for why in broken.gate.reasons)
+
+
+def test_a_prompt_shuffled_on_its_way_is_caught_by_all_three_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_TOY_FP8", "shuffle=1")
+    told = Told()
+    broken = fp8(run(tmp_path, "repeats=1", told=told))
+    # Agreement: no answer is the baseline's, and what is scored is not what was sent.
+    assert broken.free is not None
+    assert broken.free.exact_matches == 0
+    assert broken.retrieval is not None
+    assert (broken.retrieval.needles_right, broken.retrieval.needles_asked) == (0, 12)
+    assert broken.standing == "broken"
+    assert broken.gate is not None
+    assert broken.gate.reasons[0] == "it read other tokens than it was sent in 10 of 10 prompts"
+    assert "other tokens" in told.warnings[0]
 
 
 def test_with_one_repeat_the_baseline_answers_twice_at_the_same_launch(tmp_path: Path) -> None:
@@ -222,3 +249,42 @@ def test_a_missing_file_stops_the_run_before_any_server_starts(tmp_path: Path) -
         run(tmp_path, "quality.prompts=no-such.jsonl", told=told)
     assert told.launches == []
     assert not (tmp_path / "results").exists()
+
+
+def test_a_conversation_that_the_model_refuses_is_named_and_spoils_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_TOY", "no_system=1")
+    own = tmp_path / "own.jsonl"
+    own.write_text(
+        '{"messages": [{"role": "system", "content": "Be brief."},'
+        ' {"role": "user", "content": "Why?"}]}\n{"prompt": "Where is the sea?"}\n'
+    )
+    told = Told()
+    folder = run(tmp_path, "repeats=1", f"quality.prompts={own}", "quality.needles=null", told=told)
+    assert [prompt.source for prompt in store.read_quality(folder).prompts] == ["line 2"]
+    (left_out,) = analysed(folder).left_out
+    assert left_out == "own.jsonl, line 1: /tokenize: Error code: 400 - System role not supported"
+    assert told.warnings == []
+
+
+def test_the_users_own_text_is_what_prompts_and_needles_stand_in(tmp_path: Path) -> None:
+    text = tmp_path / "own.txt"
+    text.write_text(" ".join(f"Otters of river {n} swim by night." for n in range(400)))
+    small = ("repeats=1", "quality.num_prompts=5", f"quality.haystack={text}")
+    folder = run(tmp_path, *small)
+    records = store.read_quality(folder)
+    assert len(records.prompts) == 5 + 12
+    for prompt in records.prompts:
+        assert prompt.passage.count("swim by night") >= 4
+        assert len(prompt.prompt_token_ids) == prompt.context_tokens
+    # 400 sentences make 50 passages, and no two prompts begin alike.
+    assert len({prompt.passage[:25] for prompt in records.prompts[:5]}) == 5
+
+
+def test_an_empty_haystack_stops_the_run_before_any_server_starts(tmp_path: Path) -> None:
+    (tmp_path / "own.txt").write_text(" \n\n")
+    told = Told()
+    with pytest.raises(InputError, match="holds no text"):
+        run(tmp_path, f"quality.haystack={tmp_path / 'own.txt'}", told=told)
+    assert told.launches == []

@@ -92,6 +92,18 @@ def test_a_refusal_is_recorded_with_the_servers_own_words() -> None:
     assert score.error is not None
 
 
+def test_a_server_that_repeats_the_key_gets_no_part_of_it_recorded() -> None:
+    secret = "sk-attached-key"  # noqa: S105
+    refusal = 400, {"error": {"message": f"{'x' * 470}{secret} is wrong"}}
+    with serving(lambda _p, _b: refusal) as local:
+        client = EngineClient(local.url, "toy", secret, timeout_s=10)
+        said = [client.answer(0, [1, 2], 4).error, client.score(0, [1, 2], [3]).error]
+        with pytest.raises(EngineError) as caught:
+            client.tokenize("a")
+        client.close()
+    assert secret[:6] not in f"{said} {caught.value}"
+
+
 def test_a_server_that_scores_other_tokens_is_found_out() -> None:
     def scrambled(path: str, body: dict) -> tuple[int, dict]:  # type: ignore[type-arg]
         if "completions" in path:

@@ -98,3 +98,19 @@ def test_too_few_paragraphs_are_refused() -> None:
 
 def test_a_users_own_text_is_taken_as_it_is() -> None:
     assert paragraphs_of("One\nline.\n\n\n x = 1 \n") == ("One line.", "x = 1")
+
+
+def test_a_text_of_few_paragraphs_is_cut_at_sentences_and_then_at_words() -> None:
+    text = "One line. Another one!\nA third\n\none?"
+    assert paragraphs_of(text, 2) == ("One line. Another one! A third", "one?")
+    assert paragraphs_of(text, 3) == ("One line.", "Another one!", "A third one?")
+    assert len(paragraphs_of(text, 4)) == 7
+    # Nothing is made up where there is no more.
+    assert paragraphs_of("two words", 50) == ("two", "words")
+
+
+def test_prompts_from_one_long_paragraph_still_begin_differently() -> None:
+    text = " ".join(f"Sentence {n} tells of lantern {n * 7}." for n in range(200))
+    sources = passages(paragraphs_of(text, PASSAGES))
+    drafts = list(task_drafts(sources, 50, 500, seed=0))
+    assert len({draft.text[:20] for draft in drafts}) == 50

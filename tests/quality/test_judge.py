@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -130,6 +131,37 @@ def test_a_judge_that_refuses_is_given_up_and_the_key_is_in_no_message() -> None
     assert SECRET not in reason
     assert SECRET not in repr(kept)
     assert SECRET not in repr(JudgeTarget(judge.url, "m", SECRET))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (401, {"error": {"message": f"Incorrect key {SECRET}"}}),
+        (403, {"detail": f"header was Bearer {SECRET}"}),
+        # The key lies across the place where long messages are cut.
+        (400, {"error": {"message": f"{'x' * 285}{SECRET} is wrong"}}),
+        reply(f"I was given {SECRET}."),
+        reply(f"{'x' * 190}{SECRET}"),
+        reply(json.dumps({"verdict": "A", "reason": f"because of {SECRET}"})),
+        reply(json.dumps({"verdict": "A", "reason": f"{'x' * 290}{SECRET}"})),
+    ],
+)
+def test_a_server_that_repeats_the_key_gets_no_part_of_it_recorded(
+    answer: tuple[int, dict[str, Any]],
+) -> None:
+    with serving(lambda _p, _b: answer) as judge:
+        kept, reason = put(judge.url)
+    assert kept
+    # Not even its beginning, where a text is cut.
+    assert SECRET[:6] not in f"{kept!r} {reason}"
+
+
+def test_a_key_that_reads_like_a_verdict_changes_none() -> None:
+    with serving(scripted(always_a)) as judge:
+        kept: list[Judgement] = []
+        target = JudgeTarget(judge.url, "m", "A", timeout_s=10)
+        assert judge_all(target, QUESTIONS, (), kept.append) is None
+    assert {j.verdict for j in kept} == {"A"}
 
 
 def test_what_has_a_verdict_is_not_asked_again_and_what_failed_is() -> None:

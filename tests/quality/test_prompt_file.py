@@ -63,3 +63,26 @@ def test_a_bad_line_is_named_and_the_others_are_kept(line: str, fragment: str) -
 def test_a_file_of_which_nothing_can_be_used_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"no usable prompt|no JSON"):
         parse_prompts(text)
+
+
+def test_a_line_ends_at_a_line_feed_alone_and_so_keeps_its_number() -> None:
+    # JSON allows U+2028 and U+0085 in a string as they are; str.splitlines() would cut there.
+    good, bad = parse_prompts('{"prompt": "one\u2028two\u0085three"}\r\nbad\r\n')
+    assert good[0].messages == (("user", "one\u2028two\u0085three"),)
+    assert bad == ("line 2: no JSON (Expecting value)",)
+
+
+def test_a_first_line_that_looks_like_a_list_spoils_no_other_line() -> None:
+    good, bad = parse_prompts('[1]\n{"prompt": "good"}\n')
+    assert [prompt.where for prompt in good] == ["line 2"]
+    assert bad == ("line 1: no JSON object",)
+
+
+def test_sharegpt_conversations_may_stand_one_a_line() -> None:
+    line = json.dumps({"conversations": [{"from": "human", "value": "First?"}]})
+    good, bad = parse_prompts(f"{line}\n{line}\n")
+    assert [(p.where, p.messages) for p in good] == [
+        ("line 1", (("user", "First?"),)),
+        ("line 2", (("user", "First?"),)),
+    ]
+    assert bad == ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from harness.analysis.quality import analyse_quality, gate_failures
@@ -69,3 +71,50 @@ def test_only_broken_variants_are_gate_failures() -> None:
 
 def test_nothing_stored_is_no_quality() -> None:
     assert analyse_quality(QualityRecords(), "fp16") is None
+
+
+def altered(kind: str, **changes: object) -> VariantQuality:
+    """The noisy variant, after one pass was altered."""
+    stored = toy_records(Toy(noise=0.4))
+    passes = tuple(
+        replace(p, **changes) if p.head.kind == kind else p  # type: ignore[arg-type]
+        for p in stored.passes
+    )
+    quality = analyse_quality(replace(stored, passes=passes), "fp16")
+    assert quality is not None
+    found = quality.of("fp8")
+    assert found is not None
+    return found
+
+
+def test_a_floor_that_was_not_measured_to_its_end_is_none() -> None:
+    head = next(p.head for p in toy_records(Toy()).passes if p.head.kind == "self")
+    assert altered("self").standing == "differs"
+    assert altered("self", head=replace(head, status="failed")).standing == "no noise floor"
+
+
+def test_few_prompts_give_no_interval_and_no_claim() -> None:
+    scores = next(p.scores for p in toy_records(Toy(noise=0.4)).passes if p.head.kind == "variant")
+    assert altered("variant", scores=scores[:5]).standing == "differs"
+    few = altered("variant", scores=scores[:4])
+    assert few.kl_excess is not None
+    assert few.kl_excess.value > 0
+    assert few.standing == "too few prompts"
+
+
+def test_answers_without_a_score_are_not_called_noise_or_difference() -> None:
+    assert altered("variant", scores=()).standing == "not measured"
+
+
+def test_whether_the_baseline_was_started_anew_is_told_from_its_launches() -> None:
+    stored = toy_records(Toy())
+    quality = analyse_quality(stored, "fp16")
+    assert quality is not None
+    assert not quality.floor_restarted
+    passes = tuple(
+        replace(p, head=replace(p.head, launches=(3,))) if p.head.kind == "self" else p
+        for p in stored.passes
+    )
+    quality = analyse_quality(replace(stored, passes=passes), "fp16")
+    assert quality is not None
+    assert quality.floor_restarted

@@ -144,7 +144,8 @@ def test_hostile_text_of_a_user_stays_text(tmp_path: Path) -> None:
     for record in stored.passes:
         store.write_pass(run, record.head)
     page = build_report(run, reports_root=tmp_path / "reports").html.read_text()
-    assert "<script>" not in page
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
 
 
 def test_a_torn_line_is_counted_and_the_next_one_kept(tmp_path: Path) -> None:
@@ -160,6 +161,45 @@ def test_a_torn_line_is_counted_and_the_next_one_kept(tmp_path: Path) -> None:
     found = store.read_quality(run)
     assert [a.index for a in found.passes[0].answers] == [0, 2]
     assert found.damaged_lines == 1
+
+
+def measured(found: Analysis) -> str:
+    bench, trials = records.bench()
+    section = section_of.section(bench, trials, found)
+    assert section is not None
+    return " ".join(map(str, section.measured))
+
+
+def test_how_many_of_the_prompts_were_asked_is_told() -> None:
+    assert "Asked: 6 prompts of the 50 that ship (3 summarise, 3 extract)" in measured(analysis())
+    assert "; 4 needles." in measured(analysis())
+
+
+def test_another_server_start_is_claimed_only_where_there_was_one() -> None:
+    # In these records reference and floor come from launch 0.
+    assert "fp16 against itself (the same server start, reversed order" in measured(analysis())
+    stored = toy_records(NOISY)
+    passes = tuple(
+        replace(p, head=replace(p.head, launches=(3,))) if p.head.kind == "self" else p
+        for p in stored.passes
+    )
+    found = analyse(*records.bench(), replace(stored, passes=passes))
+    assert "fp16 against itself (another server start, reversed order" in measured(found)
+
+
+def test_a_difference_is_not_sold_as_a_loss() -> None:
+    assert "Different is not yet worse" in measured(analysis())
+    assert "Different is not yet worse" not in measured(analysis(Toy()))
+
+
+def test_a_baseline_whose_own_text_is_broken_is_called_so() -> None:
+    stored = toy_records(Toy())
+    empty = tuple(
+        replace(p, answers=tuple(replace(a, text="", token_ids=(2,)) for a in p.answers))
+        for p in stored.passes
+    )
+    text = measured(analyse(*records.bench(), replace(stored, passes=empty)))
+    assert "fp16's own text fails the sanity gate: 100 % of the answers are empty" in text
 
 
 def test_strict_ends_with_1_on_broken_text_and_names_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from harness.analysis.quality_results import Agreement, Range, Retrieval
-from harness.analysis.sanity import gate, is_collapsed, is_empty, scale_warning
-from harness.record import QualityAnswer
+from harness.analysis.sanity import OTHER_TOKENS, gate, is_collapsed, is_empty, scale_warning
+from harness.engines import server_log
+from harness.record import QualityAnswer, QualityScore
 
 GOOD = [QualityAnswer(n, f"A sentence about matter {n}.", tuple(range(20))) for n in range(10)]
 EMPTY = QualityAnswer(0, " \n")
@@ -85,3 +86,48 @@ def test_empty_is_empty_whatever_white_space() -> None:
     assert is_empty(EMPTY)
     assert not is_empty(QualityAnswer(0, "."))
     assert is_empty(QualityAnswer(0))
+
+
+#: As vLLM 0.32.0 writes them (``layers/quantization/kv_cache.py``), prefix and all.
+_PREFIX = "(EngineCore pid=7) WARNING 11-29 12:00:00 [kv_cache.py:163] "
+ENGINE_LINES = (
+    (
+        "Using KV cache scaling factor 1.0 for fp8_e4m3. If this is unintended, verify that "
+        "k/v_scale scaling factors are properly set in the checkpoint."
+    ),
+    (
+        "Using uncalibrated q_scale 1.0 and/or prob_scale 1.0 with fp8 attention. This may cause "
+        "accuracy issues. Please make sure q/prob scaling factors are available in the fp8 "
+        "checkpoint."
+    ),
+)
+
+
+@pytest.mark.parametrize("line", ENGINE_LINES)
+def test_what_the_engine_says_of_its_scales_comes_through_its_log_whole(line: str) -> None:
+    kept = server_log.warnings(f"INFO all is well\n{_PREFIX}{line}\n")
+    assert kept == (line,)
+    assert gate(GOOD, GOOD, log_warnings=kept).scale_warning == line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rope scale 11.0 may cause longer contexts to be cut",
+        "scaling out to 1.05 replicas is experimental",
+        "falling back to a slower kernel",
+    ],
+)
+def test_other_warnings_are_not_taken_for_scales(line: str) -> None:
+    assert scale_warning((line,)) is None
+
+
+def test_a_server_that_reads_other_tokens_than_it_was_sent_fails() -> None:
+    misread = QualityScore(0, 4, error=f"unexpected reply: ValueError('{OTHER_TOKENS}')")
+    good = QualityScore(1, 4)
+    assert gate(GOOD, GOOD, scores=[misread, good]).reasons == (
+        "it read other tokens than it was sent in 1 of 2 prompts",
+    )
+    # Lost in transit is another matter, and so is what went well the second time.
+    assert gate(GOOD, GOOD, scores=[QualityScore(0, 4, error="timed out")]).passed
+    assert gate(GOOD, GOOD, scores=[misread, QualityScore(0, 4)]).passed

@@ -3,8 +3,9 @@
 Words are tokens. Which tokens may follow, and how likely, is a hash of the token before; the token
 that a given text goes on with is made likelier, as if the model knew English. It finds records in
 its context when asked for them. It can be told to be slightly off (``noise``), to have other
-weights (``weights``), to read a scrambled prompt (``scramble``), or to write broken text
-(``text``: ``empty``, ``loop``, ``garbled``).
+weights (``weights``), to lose the order of its prompt (``scramble``: what comes next depends on any
+word before), to be handed the prompt in another order (``shuffle``), to write broken text
+(``text``: ``empty``, ``loop``, ``garbled``), or to refuse system messages (``no_system``).
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Toy:
     max_model_len: int = 2048
     fail_path: str = ""
     judge: str = ""
+    shuffle: int = 0
+    no_system: int = 0
 
     def handle(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Answer one request: status and JSON."""
@@ -47,9 +50,7 @@ class Toy:
         if path.endswith("/detokenize"):
             return 200, {"prompt": text_of(body["tokens"])}
         if path.endswith("/tokenize"):
-            tokens = self.tokens(body)
-            length = self.max_model_len
-            return 200, {"tokens": tokens, "count": len(tokens), "max_model_len": length}
+            return self.tokenized(body)
         if path.endswith("/chat/completions"):
             said = json.dumps({"verdict": self.judge, "reason": "because"})
             message = {"role": "assistant", "content": said}
@@ -59,6 +60,7 @@ class Toy:
             return 500, {"error": {"message": "CPU Generator does not use offset", "code": 500}}
         if len(prompt) + body["max_tokens"] > self.max_model_len:
             return 400, {"error": {"message": "longer than max_model_len", "code": 400}}
+        prompt = self.arrived(prompt)
         out = self.generate(prompt, body["max_tokens"])
         choice: dict[str, Any] = {"index": 0, "text": text_of(out), "finish_reason": "stop"}
         if body.get("return_token_ids"):
@@ -67,6 +69,21 @@ class Toy:
             choice["prompt_logprobs"] = self.prompt_logprobs(prompt, body["prompt_logprobs"])
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(out)}
         return 200, {"object": "text_completion", "choices": [choice], "usage": usage}
+
+    def arrived(self, prompt: list[int]) -> list[int]:
+        """The prompt as it reaches the model."""
+        if not self.shuffle:
+            return prompt
+        return sorted(prompt, key=lambda token: _hash(token, self.shuffle))
+
+    def tokenized(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """The answer of ``/tokenize``."""
+        roles = {message["role"] for message in body.get("messages", ())}
+        if self.no_system and "system" in roles:
+            return 400, {"error": {"message": "System role not supported", "code": 400}}
+        tokens = self.tokens(body)
+        length = self.max_model_len
+        return 200, {"tokens": tokens, "count": len(tokens), "max_model_len": length}
 
     def tokens(self, body: dict[str, Any]) -> list[int]:
         """Token ids of a text or of a conversation."""
