@@ -5,8 +5,8 @@ reaches into the window of the next token; the blocks between go back to the poo
 step. So a decoding request holds a constant number of blocks (give or take one, as the window
 moves across block edges), and only tokens in flight come on top while a prompt is computed.
 
-Not covered: eviction by score, and layers of unlike pages. Written from the rule, not from the
-plugin; the plugin's own figures are held against these.
+Not covered: eviction by score inside the engine (``snapkv``), and layers of unlike pages. Written
+from the rule, not from the plugin; the plugin's own figures are held against these.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from harness.specs.eviction import EvictionRule
-from harness.units import Tokens
+from harness.units import Fraction, Tokens
 
 
 def sink_blocks(rule: EvictionRule, block_size: Tokens) -> int:
@@ -76,6 +76,11 @@ def least_prefill_pairs(rule: EvictionRule, block_size: Tokens, prompt_tokens: T
 def tokens_read(rule: EvictionRule, block_size: Tokens, context_tokens: Tokens) -> Tokens:
     """Tokens whose keys and values the newest of ``context_tokens`` attends to, itself included."""
     return context_tokens - _dropped(rule, block_size, max(context_tokens - 1, 0))
+
+
+def kept_by_ratio(prefill_tokens: Tokens, ratio: Fraction) -> Tokens:
+    """Tokens that a policy leaves of a prefill, per layer and KV head: 511 of 1,536 at 0.667."""
+    return int(prefill_tokens * (1.0 - ratio))
 
 
 def _dropped(rule: EvictionRule, block_size: Tokens, computed: Tokens) -> Tokens:

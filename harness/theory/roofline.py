@@ -22,6 +22,7 @@ from harness.specs.model import ModelSpec
 from harness.theory.eviction import least_prefill_pairs, tokens_read
 from harness.theory.kv import CacheSpec, LayerCache, layer_caches
 from harness.theory.settings import EngineSettings
+from harness.theory.snapkv import snapkv_tokens_read
 from harness.theory.weights import WeightTerm, element_size, weight_terms
 from harness.units import Seconds, Tokens
 
@@ -231,7 +232,7 @@ def load_ceilings(
     step, so its reads of the weights are not counted a second time.
     """
     prefill = prefill_work(model, settings, prompt_tokens).least_time(ceilings)
-    alone = decode_work(model, settings, [prompt_tokens + 1]).least_time(ceilings)
+    alone = decode_work(model, settings, [_decoded_behind(model, settings, prompt_tokens)])
     together = load_work(
         model,
         settings,
@@ -239,7 +240,11 @@ def load_ceilings(
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
     )
-    return LoadCeilings(prefill, alone, concurrency * output_tokens / together.least_time(ceilings))
+    return LoadCeilings(
+        prefill,
+        alone.least_time(ceilings),
+        concurrency * output_tokens / together.least_time(ceilings),
+    )
 
 
 def load_work(
@@ -252,12 +257,23 @@ def load_work(
 ) -> Work:
     """The least that so many requests take together, prompts and all output tokens."""
     prefill = prefill_work(model, settings, prompt_tokens)
-    step = _uniform(model, settings, concurrency, prompt_tokens + 1)
+    step = _uniform(model, settings, concurrency, _decoded_behind(model, settings, prompt_tokens))
     return Work(
         flops=concurrency * prefill.flops + (output_tokens - 1) * step.flops,
         weight_bytes=output_tokens * step.weight_bytes,
         kv_bytes=concurrency * prefill.kv_bytes + (output_tokens - 1) * step.kv_bytes,
     )
+
+
+def _decoded_behind(model: ModelSpec, settings: EngineSettings, prompt_tokens: Tokens) -> Tokens:
+    """Tokens that the first decode step sees: the prompt, or what a cut by score left, and itself.
+
+    A window that is wider than the cut is counted short by this, never long: still a bound.
+    """
+    if settings.snapkv is None:
+        return prompt_tokens + 1
+    block = layer_caches(model, settings)[0].spec.block_size
+    return snapkv_tokens_read(settings.snapkv, block, prompt_tokens, prompt_tokens + 1)
 
 
 def compute_bound_batch(

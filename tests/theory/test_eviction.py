@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from harness.specs.eviction import EvictionRule
+from harness.specs.eviction import EvictionRule, SnapKvRule
 from harness.specs.model import model_spec, read_config
 from harness.theory.capacity import predict_capacity
 from harness.theory.eviction import (
     blocks_held,
+    kept_by_ratio,
     least_prefill_pairs,
     most_blocks_held,
     pairs_of_step,
@@ -165,3 +166,26 @@ def test_the_work_of_a_load_follows_the_rule() -> None:
     assert works[1].flops < works[0].flops
     assert works[1].kv_bytes < works[0].kv_bytes
     assert works[1].weight_bytes == works[0].weight_bytes
+
+
+def test_a_prompt_cut_by_score_is_read_cut_when_it_decodes() -> None:
+    """1,536 tokens in blocks of 32 keep 16 of 48: 1,024 are gone for each of 63 decode steps.
+
+    Prefill and its pairs are full attention's; a pair is 2 · 9 · 128 FLOPs, a token 768 bytes, in
+    each of 30 layers.
+    """
+    model = model_spec(read_config("smollm2-135m-instruct"), name="m")
+    full = EngineSettings(device="cpu", block_size=32)
+    cut = EngineSettings(device="cpu", block_size=32, snapkv=SnapKvRule(512))
+    before, after = (
+        load_work(model, settings, concurrency=8, prompt_tokens=1536, output_tokens=64)
+        for settings in (full, cut)
+    )
+    assert before.kv_bytes - after.kv_bytes == 8 * 63 * 1024 * 30 * 768
+    assert before.flops - after.flops == 8 * 63 * 1024 * 30 * 2 * 9 * 128
+    assert prefill_work(model, cut, 1536) == prefill_work(model, full, 1536)
+
+
+def test_a_ratio_leaves_the_rest_of_a_prefill() -> None:
+    """1,536 × 0.333 = 511.5, cut off to 511; at 0.5 half; at 0 all."""
+    assert [kept_by_ratio(1536, ratio) for ratio in (0.667, 0.5, 0.0)] == [511, 768, 1536]
