@@ -1,8 +1,8 @@
 """``kvbench``: the commands joined, and the one place where errors become exit codes.
 
 Exit codes: 0 done; 1 a trial failed, nothing could be measured, a gate tripped or ``--strict``
-found an invalid number; 2 bad input; 130 interrupted. Figures
-asked for as JSON go to standard output alone; progress, warnings and errors to standard error.
+found an invalid number; 2 bad input; 3 a gate is inconclusive; 130 interrupted. Figures asked for
+as JSON go to standard output alone; progress, warnings and errors to standard error.
 """
 
 from __future__ import annotations

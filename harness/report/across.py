@@ -119,12 +119,15 @@ def _marks(across: Across, metric: str) -> Iterator[_Mark]:
                 continue
             place = next(i for i, run in enumerate(across.runs) if run.label == cell.variant)
             ends = (cell.interval.low, cell.interval.high) if cell.interval else (None, None)
-            yield _Mark(_mark_name(load, cell.variant), place, cell.ratio, *ends)
+            yield _Mark(_mark_name(across, load, cell.variant), place, cell.ratio, *ends)
 
 
-def _mark_name(load: PairedLoad, run: str) -> str:
-    name = load.workload.get("name") or load.workload_label
-    return style.drawable(f"{run}: {load.variant} · {name}", 34)
+def _mark_name(across: Across, load: PairedLoad, run: str) -> str:
+    """Short where a load's own name tells it apart."""
+    name = load.workload.get("name")
+    alike = {x.workload_label for x in across.loads if x.workload.get("name") == name}
+    told = str(name) if name and len(alike) == 1 else load.workload_label
+    return style.drawable(f"{run}: {load.variant} · {told}", 52)
 
 
 def _picture(across: Across, folder: Path) -> style.Picture | None:
