@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -34,14 +34,8 @@ def check(stored: Sequence[Stored], rule: str, variant: str = "fp16") -> Check:
     return found[0]
 
 
-def of_fp8(stored: Stored, change: dict[int, TrialRecord | None] | object) -> Stored:
-    def changed(trial: TrialRecord) -> TrialRecord | None:
-        if trial.run.trial.variant != "fp8" or not callable(change):
-            return trial
-        made: TrialRecord | None = change(trial)
-        return made
-
-    return runs.with_trials(stored, changed)
+def of_fp8(stored: Stored, change: Callable[[TrialRecord], TrialRecord | None]) -> Stored:
+    return runs.with_trials(stored, lambda t: change(t) if t.run.trial.variant == "fp8" else t)
 
 
 def granted(stored: Stored, blocks: int, pool: int, repeats: Sequence[int] = (0, 1, 2)) -> Stored:
