@@ -53,7 +53,7 @@ def advise(
         context_tokens=_tokens(context),
         concurrency=concurrency,
         output_tokens=_tokens(output_tokens),
-        shared_prefix_tokens=_tokens(shared_prefix) if shared_prefix else 0,
+        shared_prefix_tokens=0 if shared_prefix is None else _tokens(shared_prefix),
     )
     advice = weigh(
         _model(model), _settings(card, tp), card, case, utilization=gpu_memory_utilization

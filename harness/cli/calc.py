@@ -22,6 +22,7 @@ from harness.errors import InputError, NotFound
 from harness.overlay import overlay
 from harness.specs.gpu import gpu_spec
 from harness.specs.model import model_spec, read_config
+from harness.specs.quantization import check_method
 from harness.theory.budget import DEFAULT_UTILIZATION
 from harness.theory.settings import Device, EngineSettings, default_max_num_batched_tokens
 from harness.units import GIB, parse_tokens
@@ -107,13 +108,17 @@ def calc(
     memory = _memory(
         (gpu, memory_gib, kv_memory_gib), weights_gib, overhead_gib, gpu_memory_utilization
     )
+    if quantization is not None:
+        check_method(quantization)
     settings = EngineSettings(
         device=_device(device),
         kv_cache_dtype=kv_dtype,
         dtype=dtype,
         block_size=block_size,
-        max_model_len=_tokens(max_model_len) if max_model_len else None,
-        max_num_batched_tokens=max_num_batched_tokens or _step_of_card(memory),
+        max_model_len=None if max_model_len is None else _tokens(max_model_len),
+        max_num_batched_tokens=_step_of_card(memory)
+        if max_num_batched_tokens is None
+        else max_num_batched_tokens,
         tensor_parallel_size=tp,
         pipeline_parallel_size=pp,
         decode_context_parallel_size=dcp,

@@ -18,6 +18,7 @@ from harness.theory.budget import Budget, plan_budget, requirement
 from harness.theory.capacity import KvCapacity, predict_capacity
 from harness.theory.kv import resolved_kv_dtype
 from harness.theory.roofline import (
+    Ceilings,
     ceilings_of,
     compute_bound_batch,
     decode_work,
@@ -72,6 +73,8 @@ def variants_of(
     if compare is None:
         return (Variant(None, model, settings),)
     names = [name.strip().lower() for name in compare.split(",") if name.strip()]
+    if not names:
+        raise InputError("--compare names no variant", legal=(*_HEAD_VARIANTS, "auto", *KV_DTYPES))
     return tuple(_variant(name, model, settings) for name in names)
 
 
@@ -117,6 +120,8 @@ def figures(
     budget, missing = _budget(model, settings, memory)
     available = memory.kv_bytes if budget is None else budget.kv_bytes
     capacity = predict_capacity(model, settings, None if available is None else max(available, 0))
+    roofline, no_roofline = _roofline(variant, memory, capacity, contexts, requests)
+    missing = (*missing, *no_roofline)
     notes = [*capacity.notes, *missing, *_notes(model, settings, capacity, contexts, available)]
     return {
         "model": model.name,
@@ -135,7 +140,7 @@ def figures(
         "max_model_len": capacity.max_model_len,
         "max_concurrency_at_max_model_len": capacity.max_concurrency,
         "memory": None if budget is None else _memory_json(budget),
-        "roofline": _roofline(model, settings, memory, contexts),
+        "roofline": roofline,
         "notes": notes,
     }
 
@@ -192,11 +197,16 @@ def _memory_json(budget: Budget) -> dict[str, Any]:
 
 
 def _roofline(
-    model: ModelSpec, settings: EngineSettings, memory: Memory, contexts: Sequence[Tokens]
-) -> dict[str, Any] | None:
-    """Lower bounds on the given GPU; None without one, or where the config lacks the widths."""
+    variant: Variant,
+    memory: Memory,
+    capacity: KvCapacity,
+    contexts: Sequence[Tokens],
+    requests: int | None,
+) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """Lower bounds on the given GPU; None without one, or with the reason why there are none."""
+    model, settings = variant.model, variant.settings
     if memory.gpu is None:
-        return None
+        return None, ()
     try:
         ceilings = ceilings_of(memory.gpu, model, settings)
         rows = [
@@ -204,10 +214,11 @@ def _roofline(
                 "context_tokens": tokens,
                 "ttft_s": prefill_work(model, settings, tokens).least_time(ceilings),
                 "tpot_s": decode_work(model, settings, [tokens]).least_time(ceilings),
+                **_together(variant, ceilings, capacity.concurrency(tokens), tokens, requests),
             }
             for tokens in contexts
         ]
-        return {
+        found = {
             "device": ceilings.device,
             "source": ceilings.source,
             "bandwidth_bytes_per_s": ceilings.bandwidth_bytes_per_s,
@@ -216,8 +227,26 @@ def _roofline(
             "compute_bound_batch": compute_bound_batch(model, settings, ceilings, contexts[0]),
             "kv_exceeds_weights_at_tokens": kv_exceeds_weights_at(model, settings),
         }
-    except KvbenchError:
-        return None
+    except KvbenchError as error:
+        return None, (f"no bounds on speed: {error.what}",)
+    return found, ()
+
+
+def _together(
+    variant: Variant,
+    ceilings: Ceilings,
+    fitting: float | None,
+    tokens: Tokens,
+    requests: int | None,
+) -> dict[str, Any]:
+    """Most tokens/s with so many requests at once, each at its full length: those that fit."""
+    counts = [count for count in (requests, None if fitting is None else int(fitting)) if count]
+    together = min(counts, default=None) if fitting is None or fitting >= 1 else None
+    rate = None
+    if together is not None:
+        step = decode_work(variant.model, variant.settings, [tokens] * together)
+        rate = together / step.least_time(ceilings)
+    return {"requests_at_once": together, "output_tokens_per_s": rate}
 
 
 def _notes(

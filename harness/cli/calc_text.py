@@ -12,6 +12,7 @@ from harness.units import (
     format_count,
     format_duration,
     format_percent,
+    format_rate,
 )
 
 _WIDTH = 110
@@ -107,10 +108,12 @@ def _memory(memory: Mapping[str, Any]) -> str:
 def _roofline(roofline: Mapping[str, Any]) -> str:
     rows = [
         (format_count(r["context_tokens"]), format_duration(r["ttft_s"]),
-         format_duration(r["tpot_s"]))
+         format_duration(r["tpot_s"]), format_count(r["requests_at_once"]),
+         format_rate(r["output_tokens_per_s"], "tok/s", 0))
         for r in roofline["per_context"]
     ]  # fmt: skip
-    text = _table(("context", "TTFT at least", "TPOT at least (one request)"), rows)
+    head = ("context", "TTFT at least", "TPOT at least (one request)", "at once", "output at most")
+    text = _table(head, rows)
     batch, tokens = roofline["compute_bound_batch"], roofline["kv_exceeds_weights_at_tokens"]
     rate = roofline["flops_per_s"] / 1e12
     device = (

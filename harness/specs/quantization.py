@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.errors import UnsupportedModel
+from harness.errors import InputError, UnsupportedModel, did_you_mean
 from harness.specs.fields import Fields
 
 _MODELOPT_KV = {"fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
@@ -82,6 +82,59 @@ _FIXED_BITS = {
     "bitsandbytes": 4 + 32 / 64,
     "torchao": 8.0,
 }
+
+
+#: What the engine's ``--quantization`` takes. Source: vLLM 0.32.0,
+#: ``model_executor/layers/quantization/__init__.py`` (``QuantizationMethods``); a test holds this
+#: against the installed engine's.
+ENGINE_METHODS = (
+    "awq",
+    "auto_awq",
+    "fp8",
+    "fbgemm_fp8",
+    "fp_quant",
+    "modelopt",
+    "modelopt_fp4",
+    "modelopt_mxfp8",
+    "modelopt_mixed",
+    "auto_gptq",
+    "gptq",
+    "gptq_marlin",
+    "awq_marlin",
+    "humming",
+    "compressed-tensors",
+    "experts_int8",
+    "quark",
+    "moe_wna16",
+    "torchao",
+    "inc",
+    "mxfp4",
+    "gpt_oss_mxfp4",
+    "deepseek_v4_fp8",
+    "online",
+    "fp8_per_tensor",
+    "fp8_per_block",
+    "fp8_per_channel",
+    "int8_per_channel_weight_only",
+    "nvfp4_per_token",
+    "mxfp8",
+)
+
+
+def check_method(flag: str) -> None:
+    """Refuse a ``--quantization`` that neither the engine nor this module knows.
+
+    Raises:
+        InputError: with the legal names.
+    """
+    legal = (*ENGINE_METHODS, *(name for name in _FIXED_BITS if name not in ENGINE_METHODS))
+    if flag not in legal:
+        raise InputError(
+            f"unknown quantisation of weights {flag!r}",
+            where="--quantization",
+            legal=legal,
+            next_move=did_you_mean(flag, legal),
+        )
 
 
 def weight_bits(fields: Fields, flag: str | None = None) -> WeightBits | None:

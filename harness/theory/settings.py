@@ -61,6 +61,10 @@ class EngineSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} must be at least 1, not {value}")
+        if self.dtype.removeprefix("torch.") not in DTYPES:
+            raise InputError(
+                f"unknown dtype {self.dtype!r} of weights and activations", legal=DTYPES
+            )
         if self.num_speculative_tokens < 0:
             raise InputError("num_speculative_tokens can't be negative")
 
@@ -83,6 +87,9 @@ class EngineSettings:
         """Tokens that may be scheduled but not yet settled."""
         return self.batches_in_flight * self.batch_tokens
 
+
+#: What the engine's ``--dtype`` takes.
+DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 
 _POSITIVE = (
     "block_size",

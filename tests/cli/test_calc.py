@@ -152,6 +152,65 @@ def test_a_gpu_brings_a_budget_its_levers_and_lower_bounds() -> None:
     assert bounds["per_context"][0]["ttft_s"] < bounds["per_context"][-1]["ttft_s"]
 
 
+def test_a_gpu_bounds_the_throughput_of_requests_that_run_at_once() -> None:
+    found = figures("meta-llama/Llama-3.1-8B-Instruct", "--gpu", "a100-80gb", "--requests", "32")
+    bounds = found["roofline"]
+    short, _, long, longest = bounds["per_context"]
+    # A step reads the weights once and 2,048 · 131,072 B of keys and values per request: each
+    # further request costs 268,435,456 B / 2.039e12 B/s = 131.7 µs.
+    step_s = short["tpot_s"] + 31 * 268_435_456 / bounds["bandwidth_bytes_per_s"]
+    assert short["requests_at_once"] == 32
+    assert short["output_tokens_per_s"] == pytest.approx(32 / step_s)
+    # At 32K no more than 14 fit, at 128K three.
+    assert [long["requests_at_once"], longest["requests_at_once"]] == [14, 3]
+    assert "2,765 tok/s" in text(
+        "meta-llama/Llama-3.1-8B-Instruct", "--gpu", "a100-80gb", "--requests", "32"
+    )
+
+
+def test_without_a_number_of_requests_the_bound_is_that_of_all_that_fit() -> None:
+    found = figures("meta-llama/Llama-3.1-8B-Instruct", "--gpu", "a100-80gb")
+    fitting = [row["max_concurrency"] for row in found["per_context"]]
+    at_once = [row["requests_at_once"] for row in found["roofline"]["per_context"]]
+    assert at_once == [int(count) for count in fitting]
+
+
+def test_where_nothing_fits_nothing_is_put_out() -> None:
+    found = figures("meta-llama/Llama-3.1-70B-Instruct", "--gpu", "a100-40gb")
+    row = found["roofline"]["per_context"][0]
+    assert (row["requests_at_once"], row["output_tokens_per_s"]) == (None, None)
+
+
+def test_bounds_that_can_not_be_worked_out_say_why(tmp_path: Path) -> None:
+    odd = config_file(tmp_path, **SMALL, quantization_config={"quant_method": "unheard-of"})
+    found = figures(odd, "--gpu", "h100", "--context", "2k")
+    assert found["roofline"] is None
+    assert any(
+        note.startswith("no bounds on speed:") and "unheard-of" in note for note in found["notes"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--quantization", "fo8"), "unknown quantisation of weights 'fo8'"),
+        (("--dtype", "foo"), "unknown dtype 'foo' of weights and activations"),
+        (("--max-num-batched-tokens", "0"), "max_num_batched_tokens must be at least 1"),
+        (("--block-size", "0"), "block_size must be at least 1"),
+        (("--max-model-len", ""), "'' is not a token count"),
+        (("--compare", ","), "--compare names no variant"),
+        (("--kv-dtype", "foo"), "unknown KV dtype 'foo'"),
+    ],
+)
+@pytest.mark.parametrize("gpu", [(), ("--gpu", "h100")])
+def test_what_is_no_value_is_refused_by_its_own_name(
+    options: tuple[str, ...], message: str, gpu: tuple[str, ...]
+) -> None:
+    with pytest.raises(InputError) as caught:
+        text(LLAMA_3, *options, *gpu)
+    assert message in caught.value.what
+
+
 def test_a_model_that_does_not_fit_gets_a_negative_pool_and_a_note() -> None:
     found = figures("meta-llama/Llama-3.1-70B-Instruct", "--gpu", "a100-40gb")
     assert found["kv_cache_memory_bytes"] < 0

@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+import importlib.util
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.errors import UnsupportedModel
+from harness.errors import InputError, UnsupportedModel
 from harness.specs.fields import Fields
-from harness.specs.quantization import checkpoint_kv_dtype, weight_bits
+from harness.specs.quantization import (
+    ENGINE_METHODS,
+    check_method,
+    checkpoint_kv_dtype,
+    weight_bits,
+)
 
 
 def of(section: dict[str, Any] | None) -> Fields:
@@ -85,3 +93,25 @@ def test_the_servers_flag_counts_where_the_checkpoint_is_plain() -> None:
 def test_an_unknown_method_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedModel, match="aqlm"):
         weight_bits(of({"quant_method": "aqlm"}))
+
+
+def test_the_methods_are_those_of_the_installed_engine() -> None:
+    # Found, not imported: that would load torch.
+    engine = importlib.util.find_spec("vllm")
+    assert engine is not None
+    assert engine.origin is not None
+    room = Path(engine.origin).parent / "model_executor" / "layers" / "quantization"
+    source = (room / "__init__.py").read_text(encoding="utf-8")
+    listed = re.search(
+        r"^QuantizationMethods = Literal\[(.*?)^\]", source, re.DOTALL | re.MULTILINE
+    )
+    assert listed is not None
+    assert tuple(re.findall(r'^\s*"([^"]+)",', listed[1], re.MULTILINE)) == ENGINE_METHODS
+
+
+def test_a_method_that_nobody_knows_is_refused_with_the_legal_ones() -> None:
+    for name in (*ENGINE_METHODS, "bitsandbytes"):
+        check_method(name)
+    with pytest.raises(InputError, match="unknown quantisation of weights 'awk'") as caught:
+        check_method("awk")
+    assert "awq" in (caught.value.next_move or "")
