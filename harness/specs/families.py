@@ -16,7 +16,7 @@ from harness.errors import ModelConfigError, UnsupportedModel
 from harness.specs import recurrent
 from harness.specs.fields import Fields
 from harness.specs.layers import AttentionLayer, Layer
-from harness.specs.windows import listed_layer_types, sights, window_of
+from harness.specs.windows import WINDOW_RULES, listed_layer_types, sights, window_of
 
 LayerRule = Callable[[Fields], tuple[Layer, ...]]
 
@@ -360,6 +360,8 @@ _LATENT_TYPES = frozenset(
     }
 )
 
+#: Plain decoders in which every layer sees the same; those with a rule of their own for windows
+#: stand in ``windows``.
 _PLAIN_TYPES = (
     "afmoe",
     "apertus",
@@ -368,24 +370,18 @@ _PLAIN_TYPES = (
     "bailing_moe",
     "bloom",
     "cohere",
-    "cohere2",
     "deepseek",
     "dots1",
     "ernie4_5",
     "ernie4_5_moe",
     "exaone",
-    "exaone4",
     "exaone_moe",
     "gemma",
-    "gemma2",
-    "gemma3",
-    "gemma3_text",
     "glm",
     "glm4",
     "glm4_moe",
     "gpt2",
     "gpt_neox",
-    "gpt_oss",
     "gptj",
     "granite",
     "granitemoe",
@@ -396,8 +392,6 @@ _PLAIN_TYPES = (
     "internlm2",
     "internlm3",
     "llama",
-    "llama4",
-    "llama4_text",
     "mimo",
     "minicpm",
     "minimax_m2",
@@ -408,7 +402,6 @@ _PLAIN_TYPES = (
     "nemotron",
     "olmo",
     "olmo2",
-    "olmo3",
     "olmoe",
     "opt",
     "orion",
@@ -416,22 +409,8 @@ _PLAIN_TYPES = (
     "phi",
     "phi3",
     "phi4mm",
-    "phimoe",
     "qwen",
-    "qwen2",
-    "qwen2_moe",
-    "qwen2_vl",
-    "qwen2_vl_text",
-    "qwen2_5_vl",
-    "qwen2_5_vl_text",
-    "qwen3",
-    "qwen3_moe",
-    "qwen3_vl",
-    "qwen3_vl_text",
-    "qwen3_vl_moe",
-    "qwen3_vl_moe_text",
     "seed_oss",
-    "smollm3",
     "solar",
     "stablelm",
     "starcoder2",
@@ -440,6 +419,7 @@ _PLAIN_TYPES = (
 )
 
 _RULES: dict[str, LayerRule] = {
+    **dict.fromkeys(WINDOW_RULES, _plain),
     **dict.fromkeys(_PLAIN_TYPES, _plain),
     **dict.fromkeys(_LATENT_TYPES, _latent),
     # These model classes never tell their attention layers about the KV dtype.

@@ -33,7 +33,7 @@ def sights(fields: Fields) -> tuple[Sight, ...]:
     Raises:
         UnsupportedModel: a kind of layer, or a window, that this model type has no rule for.
     """
-    rule = _RULES.get(fields.model_type, _by_layer_types)
+    rule = WINDOW_RULES.get(fields.model_type, _by_layer_types)
     return rule(fields)
 
 
@@ -121,6 +121,18 @@ def _repeat(fields: Fields, pattern: object) -> tuple[Sight, ...]:
     raise ModelConfigError(f"sliding_window_pattern {pattern!r} is no pattern", where=fields.name)
 
 
+def _after_dense_layers(fields: Fields) -> tuple[Sight, ...]:
+    """Leading dense layers have a pattern of their own (1: all see everything)."""
+    if (listed := listed_layer_types(fields)) is not None:
+        return _named(fields, listed)
+    dense = min(fields.optional_integer("first_k_dense_replace") or 0, fields.layer_count)
+    own = fields.optional_integer("prefix_dense_sliding_window_pattern") or 1
+    every = fields.optional_integer("sliding_window_pattern") or 4
+    begin = _sliding_where((i + 1) % own != 0 for i in range(dense))
+    rest = _sliding_where((i + 1) % every != 0 for i in range(fields.layer_count - dense))
+    return (*begin, *rest)
+
+
 def _last_is_global(fields: Fields) -> tuple[Sight, ...]:
     """One global layer in six, and the last one in any case."""
     found = _pattern(6)(fields)
@@ -201,7 +213,8 @@ _SWITCHED = (
     "qwen3_vl_moe_text",
 )
 
-_RULES: dict[str, Callable[[Fields], tuple[Sight, ...]]] = {
+#: Model types whose layers do not all see the same, or that read their config in their own way.
+WINDOW_RULES: dict[str, Callable[[Fields], tuple[Sight, ...]]] = {
     **dict.fromkeys(_SWITCHED, _behind_a_switch),
     "gemma2": _pattern(2),
     "gemma3": _pattern(6),
@@ -213,7 +226,7 @@ _RULES: dict[str, Callable[[Fields], tuple[Sight, ...]]] = {
     "gemma4_unified": _last_is_global,
     "gemma4_unified_text": _last_is_global,
     "cohere2": _pattern(4),
-    "cohere2_moe": _pattern(4),
+    "cohere2_moe": _after_dense_layers,
     "exaone4": _pattern(4),
     "olmo3": _pattern(4),
     "step3p5": _even_or_listed,

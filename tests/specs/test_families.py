@@ -10,6 +10,7 @@ from harness.errors import ModelConfigError, UnsupportedModel
 from harness.specs.families import cached_layers, draft_layers
 from harness.specs.fields import Fields
 from harness.specs.layers import AttentionLayer, ConvState, Layer, MatrixState, RecurrentLayer
+from harness.specs.windows import WINDOW_RULES
 
 BASE = {"num_attention_heads": 8, "num_key_value_heads": 4, "hidden_size": 512}
 
@@ -46,6 +47,8 @@ def test_plain_layers_keep_k_and_v_of_the_same_heads() -> None:
         ("gemma2", 4, {"sliding_window": 64}, "SFSF"),
         ("gemma3_text", 7, {"sliding_window": 64, "sliding_window_pattern": 6}, "SSSSSFS"),
         ("cohere2", 5, {"sliding_window": 64}, "SSSFS"),
+        ("cohere2_moe", 5, {"sliding_window": 64}, "SSSFS"),
+        ("cohere2_moe", 6, {"sliding_window": 64, "first_k_dense_replace": 2}, "FFSSSF"),
         ("olmo3", 4, {"sliding_window": 64}, "SSSF"),
         ("exaone4", 6, {"sliding_window": 64, "sliding_window_pattern": "LLLG"}, "SSSFSF"),
         ("exaone4", 2, {"sliding_window": None}, "FF"),
@@ -86,6 +89,14 @@ def test_windows_stand_where_the_model_type_puts_them(
 def test_a_window_in_some_layers_only_is_refused_where_the_engine_refuses_it() -> None:
     with pytest.raises(UnsupportedModel, match="max_window_layers"):
         layers("qwen2", 4, sliding_window=64, use_sliding_window=True, max_window_layers=2)
+
+
+@pytest.mark.parametrize("model_type", sorted(WINDOW_RULES))
+def test_every_type_with_a_rule_for_windows_has_one_for_its_layers(model_type: str) -> None:
+    listed = ["sliding_attention"] * 20
+    found = layers(model_type, 20, head_dim=64, sliding_window=64, layer_types=listed)
+    # The last 15 layers of one family use the caches of earlier ones.
+    assert len(found) == (5 if model_type.startswith("gemma3n") else 20)
 
 
 def test_one_model_type_sees_one_token_further_than_its_config_says() -> None:
