@@ -1,32 +1,45 @@
 """What evicting tokens saves per request, and what it costs in perplexity.
 
-Method: the rule is read from the environment that the server was started with. Predicted are the
-blocks of a request at its worst moment; measured is the largest number of blocks per running
-request (``window.blocks_per_running_request``). Beside them stands the perplexity of the quality
-prompts' text, teacher-forced, over the baseline's: the same tokens, so the ratio is the cost.
+Method: the rule is read from the environment that the server was started with. A request's blocks
+are told twice, at its worst moment and while it decodes, predicted from the rule and measured as
+the largest number per running request: over all samples of the load (``window``), and over those
+at which every running request had shown its first token. Perplexity is of the quality prompts'
+last quarter, teacher-forced, the same tokens at the same places for every variant: servers that
+evict as they go have long left the budget there, and where a prompt is cut once it is computed
+that part of it is decoded behind the cut.
 
-Not covered: what is lost in answers and retrieval (the quality section), and throughput.
+Policies of kvpress stand beside, not among them: transformers compresses a prefill, the bytes are
+those of its cache's tensors, and the same places are scored behind it. Not covered: what is lost
+in answers and retrieval (the quality section), and throughput.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from harness.analysis.quality_results import Agreement, QualityAnalysis
 from harness.analysis.results import TrialAnalysis
 from harness.analysis.window import blocks_per_running_request
-from harness.record import TrialRecord
-from harness.specs.eviction import AnyRule, rule_from_env
-from harness.units import Bytes, Tokens
+from harness.errors import KvbenchError
+from harness.record import EngineSample, RequestRecord, TrialRecord
+from harness.specs.eviction import AnyRule, EvictionRule, SnapKvRule, rule_from_env
+from harness.specs.model import model_spec
+from harness.theory.eviction import blocks_held, kept_by_ratio
+from harness.theory.kv import bytes_per_token, layer_caches
+from harness.theory.settings import EngineSettings
+from harness.theory.snapkv import snapkv_blocks_held
+from harness.units import Bytes, Fraction, Seconds, Tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Evicting:
     """One variant's blocks per request and perplexity; ``rule`` None keeps every token.
 
-    ``perplexity_ratio`` is over the baseline's on the same text, 1 for the baseline itself; None
-    where no quality was measured.
+    ``predicted_blocks``/``measured_blocks`` are the most that a request holds at any moment, those
+    with ``decoding`` the most while it decodes. ``perplexity`` is of the tails of the texts, its
+    ratio over the baseline's (1 for the baseline itself); None where it was not measured.
     """
 
     variant: str
@@ -36,6 +49,8 @@ class Evicting:
     block_bytes: Bytes
     predicted_blocks: int
     measured_blocks: float | None
+    predicted_decoding: int | None
+    measured_decoding: float | None
     perplexity: float | None
     perplexity_ratio: float | None
 
@@ -45,6 +60,36 @@ class Evicting:
         if self.measured_blocks is None:
             return None
         return self.measured_blocks <= self.predicted_blocks
+
+    @property
+    def decoding_bytes(self) -> float | None:
+        """Bytes of the blocks that a decoding request was seen to hold."""
+        return None if self.measured_decoding is None else self.measured_decoding * self.block_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Pressed:
+    """One policy of kvpress: what it left of a prefill, and what that costs.
+
+    ``cache_bytes`` is the mean over the texts, measured on the tensors' storage; ``predicted_*``
+    follow from the ratio and the model's bytes per token. ``perplexity_ratio`` is over that of
+    transformers without a policy, which was measured beside it. ``status`` and ``reason`` are
+    those of its trial.
+    """
+
+    variant: str
+    press: str
+    ratio: Fraction
+    status: str
+    reason: str | None
+    engine_version: str | None
+    prefill_tokens: Tokens
+    kept_tokens: float | None
+    predicted_tokens: int
+    cache_bytes: float | None
+    predicted_bytes: Bytes | None
+    perplexity: float | None
+    perplexity_ratio: float | None
 
 
 def evictions(
@@ -72,28 +117,141 @@ def _evicting(
     if not theory.blocks_per_request or not theory.kv_bytes_per_request:
         return None
     perplexity, ratio = _cost(trial, quality)
+    rule = rule_from_env(server.env)
+    prompt, output = trial.workload["context_tokens"], trial.workload["output_tokens"]
     return Evicting(
         variant=trial.variant,
-        rule=rule_from_env(server.env),
-        length_tokens=trial.workload["context_tokens"] + trial.workload["output_tokens"],
+        rule=rule,
+        length_tokens=prompt + output,
         block_size=granted.block_size,
         block_bytes=theory.kv_bytes_per_request // theory.blocks_per_request,
         predicted_blocks=theory.blocks_per_request,
         measured_blocks=blocks_per_running_request(record, granted.num_blocks),
+        predicted_decoding=decoding_blocks(rule, granted.block_size, prompt, output),
+        measured_decoding=measured_decoding(record, granted.num_blocks),
         perplexity=perplexity,
         perplexity_ratio=ratio,
     )
 
 
+def decoding_blocks(
+    rule: AnyRule | None, block_size: Tokens, prompt: Tokens, output: Tokens
+) -> int | None:
+    """The most blocks that a request holds at any of its decode steps; None if it has none.
+
+    The last token is never fed back, so the longest step has ``prompt + output − 1`` tokens.
+    """
+    contexts = range(prompt + 1, prompt + output)
+    if isinstance(rule, EvictionRule):
+        return max((blocks_held(rule, block_size, n - 1) for n in contexts), default=None)
+    if isinstance(rule, SnapKvRule):
+        held = (snapkv_blocks_held(rule, block_size, prompt, n) for n in contexts)
+        return max(held, default=None)
+    return -(-contexts[-1] // block_size) if contexts else None
+
+
+def measured_decoding(record: TrialRecord, blocks: int) -> float | None:
+    """The largest share of the pool per running request where all of them were decoding.
+
+    Only samples count whose neighbours show as many requests running, each of which had its first
+    chunk behind it at the neighbour before; None where there are none.
+    """
+    samples = record.engine_samples
+    seen = [
+        round(sample.kv_cache_usage * (blocks - 1)) / sample.requests_running
+        for before, sample, after in zip(samples, samples[1:], samples[2:], strict=False)
+        if sample.kv_cache_usage is not None
+        and sample.requests_running
+        and before.requests_running == sample.requests_running == after.requests_running
+        and _all_decode(record.requests, before, after)
+    ]
+    return max(seen, default=None)
+
+
+def _all_decode(
+    requests: Sequence[RequestRecord], before: EngineSample, after: EngineSample
+) -> bool:
+    decoding = sum(_decodes(request, before.t_s, after.t_s) for request in requests)
+    return decoding == after.requests_running
+
+
+def _decodes(request: RequestRecord, since_s: Seconds, until_s: Seconds) -> bool:
+    first, last = request.first_chunk_s, request.last_chunk_s
+    return first is not None and last is not None and first <= since_s and last >= until_s
+
+
 def _cost(
     trial: TrialAnalysis, quality: QualityAnalysis | None
 ) -> tuple[float | None, float | None]:
-    """Perplexity of the texts under this variant, and over the baseline's."""
+    """Perplexity of the texts' tails under this variant, and over the baseline's."""
     if quality is None:
         return None, None
     if trial.is_baseline:
-        other = next((one.on_context for one in quality.variants if one.on_context), None)
+        other = _whole_tail(quality)
         return (None, None) if other is None else (other.baseline_perplexity, 1.0)
     own = quality.of(trial.variant)
-    seen: Agreement | None = own.on_context if own is not None else None
+    seen = own.on_tail if own is not None else None
     return (None, None) if seen is None else (seen.perplexity, seen.perplexity_ratio)
+
+
+def _whole_tail(quality: QualityAnalysis) -> Agreement | None:
+    """The tails as most prompts were scored: what the baseline's own perplexity is told from."""
+    tails = [one.on_tail for one in quality.variants] + [one.on_tail for one in quality.pressed]
+    seen = [tail for tail in tails if tail is not None]
+    return max(seen, key=lambda tail: tail.positions, default=None)
+
+
+# ── kvpress ─────────────────────────────────────────────────────────────────────────────────
+
+
+def presses(records: Sequence[TrialRecord], quality: QualityAnalysis | None) -> tuple[Pressed, ...]:
+    """Every policy of kvpress that the run asked for, measured or not, in running order."""
+    tails = {one.variant: one.on_tail for one in (quality.pressed if quality is not None else ())}
+    own = [record for record in records if record.run.trial.engine == "kvpress"]
+    bare = next((_perplexity(tails, record) for record in own if _press(record) == "none"), None)
+    return tuple(_pressed(record, _perplexity(tails, record), bare) for record in own)
+
+
+def _press(record: TrialRecord) -> str:
+    return str(record.run.trial.server_flags.get("press"))
+
+
+def _perplexity(tails: dict[str, Agreement | None], record: TrialRecord) -> float | None:
+    tail = tails.get(record.run.trial.variant)
+    return None if tail is None or record.run.status != "sealed" else tail.perplexity
+
+
+def _pressed(record: TrialRecord, perplexity: float | None, bare: float | None) -> Pressed:
+    run = record.run
+    ratio = float(run.trial.server_flags.get("compression_ratio") or 0.0)
+    prefill = int(run.trial.workload["context_tokens"])
+    kept = kept_by_ratio(prefill, ratio)
+    rate = _rate(record)
+    samples = record.cache_samples
+    return Pressed(
+        variant=run.trial.variant,
+        press=_press(record),
+        ratio=ratio,
+        status=run.status,
+        reason=run.reason,
+        engine_version=run.server.engine_version if run.server is not None else None,
+        prefill_tokens=prefill,
+        kept_tokens=fmean(s.sequence_tokens for s in samples) if samples else None,
+        predicted_tokens=kept,
+        cache_bytes=fmean(s.allocated_bytes for s in samples) if samples else None,
+        predicted_bytes=None if rate is None else kept * rate,
+        perplexity=perplexity,
+        perplexity_ratio=perplexity / bare if perplexity is not None and bare else None,
+    )
+
+
+def _rate(record: TrialRecord) -> Bytes | None:
+    """Bytes of a token in all layers, in the model's own dtype; None where nobody knows."""
+    config = record.run.trial.model_config
+    if config is None:
+        return None
+    try:
+        model = model_spec(config, name=record.run.trial.model)
+        return bytes_per_token(layer_caches(model, EngineSettings()))
+    except KvbenchError:
+        return None

@@ -1,68 +1,79 @@
 """The section about evicting tokens: what a request holds, and what that costs in perplexity.
 
-Not covered: retrieval and answers, which the quality section shows; eviction by score.
+Servers' variants and policies of kvpress stand in tables of their own, and in the trade-off chart
+as marks of unlike kind: the second are transformers', which is no server and is timed nowhere.
+Not covered: answers and retrieval in detail, which the quality section shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from harness.analysis.eviction import Evicting, evictions
-from harness.analysis.results import Analysis
+from harness.analysis.eviction import Evicting, Pressed, evictions, presses
+from harness.analysis.quality_results import Retrieval
+from harness.analysis.results import Analysis, TrialAnalysis
 from harness.record import BenchRecord, TrialRecord
+from harness.report import trade_off
 from harness.report.charts import Chart
 from harness.report.parts import Grid, Section
-from harness.report.strategy_charts import Curve, Pair, Panel, pairs, panels, place_of
-from harness.report.strategy_memory import throughput_text
-from harness.specs.eviction import EvictionRule
-from harness.units import DASH, format_bytes, format_count, format_ratio
+from harness.report.sentence import listed
+from harness.report.strategy_charts import Pair, place_of
+from harness.report.strategy_rows import blocks_text, pair_chart, throughput_text
+from harness.specs.eviction import SnapKvRule
+from harness.units import DASH, format_bytes, format_count, format_rate, format_ratio
+
+_RULES = (
+    "Sinks and window: the first S tokens stay, and the W most recent; blocks between them go "
+    "back to the pool before each step. A request holds at its worst moment ceil(S / block) + "
+    "ceil((W − 1 + max_num_batched_tokens) / block) + 1 blocks, however long it is. "
+)
+_BY_SCORE = (
+    "SnapKV: a prompt is computed in one step with full attention and then cut, per layer and KV "
+    "head, to the tokens that its last ones attend to most. So the pool must still hold whole "
+    "prompts, and only what a request holds while it decodes shrinks. "
+)
+_EXACT = "Attention over what is kept is exact; what is gone is gone."
+_KVPRESS = (
+    "kvpress: a policy at ratio r leaves floor(tokens × (1 − r)) of a prefill, and as many times "
+    "the model's bytes per token. "
+)
 
 
 def section(
     _bench: BenchRecord, records: Sequence[TrialRecord], analysis: Analysis
 ) -> Section | None:
-    """Blocks per request against perplexity, for every rule and for full attention."""
+    """What every rule holds and costs, beside full attention and the policies of kvpress."""
     found = evictions(analysis.trials, records, analysis.quality)
     if not found:
         return None
-    priced = [each for each in found if each.perplexity_ratio is not None]
-    charts = [_blocks_chart(analysis, found)]
-    if len(priced) > 1:
-        charts.insert(0, _trade_off(analysis, priced))
+    pressed = presses(records, analysis.quality)
+    scored = any(isinstance(each.rule, SnapKvRule) for each in found)
+    theory = _RULES + (_BY_SCORE if scored else "") + (_KVPRESS if pressed else "") + _EXACT
     return Section(
         anchor="token-eviction",
         title="Evicting tokens: memory against quality",
         claims=("C12",),
-        theory=(
-            "The first S tokens stay, and the W most recent; blocks between them go back to the "
-            "pool before each step. A request holds at its worst moment ceil(S / block) + "
-            "ceil((W − 1 + max_num_batched_tokens) / block) + 1 blocks, however long it is. "
-            "Attention over what is kept is exact; what is gone is gone."
-        ),
+        theory=theory,
         lead=_lead(found),
-        grids=(_grid(analysis, found),),
-        charts=tuple(charts),
-        measured=(
-            (
-                "The largest number of blocks per running request over the samples of the load, on "
-                "vLLM's own scheduler and kernels through kvbench's plugin; each log proves "
-                "that its rule was in force."
-            ),
-            "Perplexity of the quality prompts' text, the same tokens for every variant.",
-        ),
+        grids=tuple(_grids(analysis, found, pressed)),
+        charts=tuple(_charts(analysis, found, pressed)),
+        measured=tuple(_measured(analysis, found, pressed)),
         not_covered=(
             "Keys keep their original positions, so sinks drift away as in ordinary attention. "
-            "Eviction by score is not among the variants. Prompts longer than the window depend "
-            "on how the scheduler cuts them into steps. See docs/eviction.md."
+            "Prompts longer than the window depend on how the scheduler cuts them into steps. "
+            "kvpress is not asked for answers, and its speed is not told. See docs/eviction.md."
         ),
     )
+
+
+# ── sentences ───────────────────────────────────────────────────────────────────────────────
 
 
 def _lead(found: Sequence[Evicting]) -> str:
     full = next((each for each in found if each.rule is None), None)
     told = "; ".join(
         f"{each.variant} holds at most {format_count(each.measured_blocks, 1)} blocks "
-        f"(predicted {each.predicted_blocks}){_price(each)}"
+        f"(predicted {each.predicted_blocks}){_later(each)}{_price(each)}"
         for each in found
         if each.rule is not None
     )
@@ -76,79 +87,239 @@ def _lead(found: Sequence[Evicting]) -> str:
     )
 
 
+def _later(each: Evicting) -> str:
+    """Where a request holds much less once it decodes, that figure too."""
+    if not isinstance(each.rule, SnapKvRule):
+        return ""
+    return f", {format_count(each.measured_decoding, 1)} while decoding"
+
+
 def _price(each: Evicting) -> str:
     if each.perplexity_ratio is None:
         return ""
     return f" at {format_ratio(each.perplexity_ratio)} the perplexity of full attention"
 
 
-def _grid(analysis: Analysis, found: Sequence[Evicting]) -> Grid:
-    pools = {kv.variant: kv for kv in analysis.kv}
+def _measured(
+    analysis: Analysis, found: Sequence[Evicting], pressed: Sequence[Pressed]
+) -> Iterator[str]:
+    yield (
+        "The largest number of blocks per running request over the samples of the load, and over "
+        "those at which all running requests were decoding, on vLLM's own scheduler and kernels "
+        "through kvbench's plugin; each log proves that its rule was in force."
+    )
+    if any(each.perplexity is not None for each in found):
+        yield (
+            "Perplexity of the last quarter of each quality prompt's text, the same tokens at the "
+            "same places for every variant, all of them behind what the rule had left by then."
+        )
+    if any(isinstance(each.rule, SnapKvRule) and each.perplexity is not None for each in found):
+        yield (
+            "SnapKV's perplexity is that of decoding: the first three quarters are the prompt, the "
+            "rest is decoded token by token, since a prompt's own probabilities precede the cut."
+        )
+    yield from _of_kvpress(found, pressed)
+    yield from _left_out(analysis, found, pressed)
+
+
+def _of_kvpress(found: Sequence[Evicting], pressed: Sequence[Pressed]) -> Iterator[str]:
+    done = [each for each in pressed if each.status == "sealed"]
+    if not done:
+        return
+    yield (
+        f"Policies of kvpress are another engine's ({done[0].engine_version or DASH}): bytes of "
+        "the cache tensors' storage once a prefill is compressed, and the same places scored "
+        "behind it. One request at a time, and never on the servers' axis of speed."
+    )
+    mine = next((e for e in found if isinstance(e.rule, SnapKvRule) and e.perplexity), None)
+    theirs = [each for each in done if each.press == "snapkv" and each.perplexity is not None]
+    if mine is not None and isinstance(mine.rule, SnapKvRule) and theirs:
+        budget = mine.rule.budget
+        near = min(theirs, key=lambda each: abs(each.predicted_tokens - budget))
+        yield (
+            f"SnapKV twice: vLLM cut to {format_count(budget)} tokens gives a perplexity of "
+            f"{format_count(mine.perplexity, 2)}, kvpress at {format_count(near.kept_tokens)} "
+            f"tokens (ratio {near.ratio:g}) {format_count(near.perplexity, 2)}."
+        )
+
+
+def _left_out(
+    analysis: Analysis, found: Sequence[Evicting], pressed: Sequence[Pressed]
+) -> Iterator[str]:
+    """What was asked for and could not be measured, one sentence per reason."""
+    told: dict[str, list[str]] = {}
+    for variant, reason in analysis.skipped.items():
+        told.setdefault(reason, []).append(variant)
+    for each in pressed:
+        if each.status == "failed":
+            told.setdefault(f"failed: {each.reason or DASH}", []).append(each.variant)
+    for reason, names in told.items():
+        yield f"Not measured: {listed(names)} ({reason})."
+    for cut in found:
+        if isinstance(cut.rule, SnapKvRule) and cut.perplexity is None:
+            yield (
+                f"The perplexity of {cut.variant} is withheld: a prompt's own probabilities "
+                "precede its cut and would show full attention's."
+            )
+
+
+# ── tables ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _grids(
+    analysis: Analysis, found: Sequence[Evicting], pressed: Sequence[Pressed]
+) -> Iterator[Grid]:
+    trials = {trial.variant: trial for trial in reversed(analysis.trials)}
+    yield _memory_grid(analysis, found, trials)
+    yield _price_grid(analysis, found, trials)
+    if pressed:
+        yield _kvpress_grid(pressed)
+
+
+def _memory_grid(
+    analysis: Analysis, found: Sequence[Evicting], trials: dict[str, TrialAnalysis]
+) -> Grid:
     return Grid(
-        f"A request of {format_count(found[0].length_tokens)} tokens",
+        f"On vLLM: what a request of {format_count(found[0].length_tokens)} tokens holds, and how "
+        "many the pool admits",
         (
             "variant",
-            "sinks",
-            "window",
-            "predicted per request",
-            "measured per request",
+            "rule",
+            "most, predicted",
+            "most, measured",
+            "decoding, predicted",
+            "decoding, measured",
+            "advertised, predicted",
+            "advertised, granted",
             "capacity",
+            "fit at once, predicted",
+            "running, peak",
+        ),
+        tuple(_memory_row(analysis, each, trials[each.variant]) for each in found),
+        numeric=frozenset(range(2, 11)),
+    )
+
+
+def _memory_row(analysis: Analysis, each: Evicting, trial: TrialAnalysis) -> tuple[str, ...]:
+    pool = next(kv for kv in analysis.kv if kv.variant == each.variant)
+    theory, summary = trial.theory, trial.summary
+    return (
+        each.variant,
+        "everything stays" if each.rule is None else str(each.rule),
+        blocks_text(each.predicted_blocks, each.block_bytes),
+        f"{format_count(each.measured_blocks, 1)} blocks",
+        blocks_text(each.predicted_decoding, each.block_bytes),
+        f"{format_count(each.measured_decoding, 1)} blocks",
+        format_ratio(pool.predicted.max_concurrency if pool.predicted is not None else None),
+        format_ratio(pool.granted.max_concurrency),
+        format_ratio(pool.capacity_ratio),
+        format_count(theory.concurrency_at_workload if theory is not None else None, 1),
+        format_count(summary.requests_running_peak if summary is not None else None),
+    )
+
+
+def _price_grid(
+    analysis: Analysis, found: Sequence[Evicting], trials: dict[str, TrialAnalysis]
+) -> Grid:
+    return Grid(
+        "On vLLM: what it buys in this pool, and what it costs",
+        (
+            "variant",
             "output throughput",
-            "perplexity of texts",
+            "at most, by the roofline",
+            "perplexity of tails",
+            "over full attention",
+            "needles found",
+            "answers",
         ),
         tuple(
             (
                 each.variant,
-                format_count(each.rule.sinks) if isinstance(each.rule, EvictionRule) else DASH,
-                format_count(each.rule.window) if isinstance(each.rule, EvictionRule) else DASH,
-                (
-                    f"{each.predicted_blocks} blocks, "
-                    f"{format_bytes(each.predicted_blocks * each.block_bytes)}"
-                ),
-                f"{format_count(each.measured_blocks, 1)} blocks",
-                format_ratio(pools[each.variant].capacity_ratio),
                 throughput_text(analysis, each.variant),
+                _ceiling(trials[each.variant]),
                 format_count(each.perplexity, 2),
+                format_ratio(each.perplexity_ratio),
+                _needles(_retrieval(analysis, each.variant)),
+                _standing(analysis, each.variant),
             )
             for each in found
+        ),
+        numeric=frozenset(range(1, 6)),
+    )
+
+
+def _ceiling(trial: TrialAnalysis) -> str:
+    best = trial.bounds.output_throughput if trial.bounds is not None else None
+    return format_rate(best, "tok/s")
+
+
+def _retrieval(analysis: Analysis, variant: str) -> Retrieval | None:
+    quality = analysis.quality
+    if quality is None:
+        return None
+    if variant == analysis.baseline:
+        return quality.baseline_retrieval
+    own = quality.of(variant)
+    return own.retrieval if own is not None else None
+
+
+def _needles(found: Retrieval | None) -> str:
+    if found is None or not found.needles_asked:
+        return DASH
+    return f"{found.needles_right} of {found.needles_asked}"
+
+
+def _standing(analysis: Analysis, variant: str) -> str:
+    if variant == analysis.baseline:
+        return "the yardstick"
+    own = analysis.quality.of(variant) if analysis.quality is not None else None
+    if own is None:
+        return DASH
+    return "broken: its gains don't count" if own.standing == "broken" else own.standing
+
+
+def _kvpress_grid(pressed: Sequence[Pressed]) -> Grid:
+    return Grid(
+        f"On transformers, by kvpress: what is left of a prefill of "
+        f"{format_count(pressed[0].prefill_tokens)} tokens",
+        (
+            "variant",
+            "ratio",
+            "tokens, predicted",
+            "tokens, kept",
+            "KV, predicted",
+            "KV, measured",
+            "perplexity of tails",
+            "over transformers' own",
+            "state",
+        ),
+        tuple(
+            (
+                each.variant,
+                f"{each.ratio:g}",
+                format_count(each.predicted_tokens),
+                format_count(each.kept_tokens),
+                format_bytes(each.predicted_bytes),
+                format_bytes(each.cache_bytes),
+                format_count(each.perplexity, 2),
+                format_ratio(each.perplexity_ratio),
+                "measured" if each.status == "sealed" else each.status,
+            )
+            for each in pressed
         ),
         numeric=frozenset(range(1, 8)),
     )
 
 
-def _trade_off(analysis: Analysis, priced: Sequence[Evicting]) -> Chart:
-    """One mark per variant: blocks that it holds at most, perplexity over full attention's."""
-    curves = tuple(
-        Curve(
-            each.variant,
-            place_of(analysis, each.variant),
-            (each.measured_blocks if each.measured_blocks is not None else each.predicted_blocks,),
-            (each.perplexity_ratio or 0.0,),
-        )
-        for each in priced
-    )
-    panel = Panel(
-        "Nearer to the lower left is better",
-        "KV blocks per request",
-        "perplexity over full attention's",
-        curves,
-        lambda value: f"{value:g}×",
-    )
-    return Chart(
-        "strategy-eviction-trade-off",
-        "Memory against perplexity",
-        "One mark per variant: the most blocks that one running request held, and the perplexity "
-        "of the same texts over full attention's.",
-        "; ".join(
-            f"{each.variant}: {format_count(curve.x[0], 1)} blocks, "
-            f"{format_ratio(each.perplexity_ratio)} the perplexity"
-            for each, curve in zip(priced, curves, strict=True)
-        ),
-        lambda: panels([[panel]]),
-    )
+# ── charts ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _blocks_chart(analysis: Analysis, found: Sequence[Evicting]) -> Chart:
+def _charts(
+    analysis: Analysis, found: Sequence[Evicting], pressed: Sequence[Pressed]
+) -> Iterator[Chart]:
+    marks = _marks(analysis, found)
+    if marks:
+        yield _trade_off(found, marks, pressed)
     given = [
         Pair(
             each.variant,
@@ -158,15 +329,85 @@ def _blocks_chart(analysis: Analysis, found: Sequence[Evicting]) -> Chart:
         )
         for each in found
     ]
-    return Chart(
+    yield pair_chart(
         "strategy-eviction",
         "Blocks that one request holds, with and without eviction",
         "Dashed outlines are the most that a request may hold by theory, bars the most that was "
         "seen per running request.",
-        "; ".join(
-            f"{pair.label}: {format_count(pair.predicted)} predicted, "
-            f"{format_count(pair.measured, 1)} measured"
-            for pair in given
-        ),
-        lambda: pairs("KV blocks per request", "blocks (lower is better)", given),
+        given,
+    )
+
+
+def _size(each: Evicting) -> float | None:
+    """Bytes while decoding, measured; those that are predicted where no sample shows it."""
+    blocks = each.predicted_decoding if each.measured_decoding is None else each.measured_decoding
+    return None if blocks is None else blocks * each.block_bytes
+
+
+def _marks(analysis: Analysis, found: Sequence[Evicting]) -> list[trade_off.Mark]:
+    return [
+        trade_off.Mark(each.variant, place_of(analysis, each.variant), size, each.perplexity)
+        for each in found
+        if each.rule is not None
+        and each.perplexity is not None
+        and (size := _size(each)) is not None
+    ]
+
+
+def _trails(pressed: Sequence[Pressed]) -> list[trade_off.Trail]:
+    """One per policy, its ratios in order; a policy that compresses nothing is a level."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for each in sorted(pressed, key=lambda one: one.ratio):
+        known = each.cache_bytes is not None and each.perplexity is not None
+        if each.press != "none" and known:
+            place = (each.cache_bytes or 0.0, each.perplexity or 0.0)
+            points.setdefault(each.press, []).append(place)
+    return [
+        trade_off.Trail(f"kvpress {press.replace('_', ' ')} (transformers)", tuple(own))
+        for press, own in points.items()
+    ]
+
+
+def _levels(found: Sequence[Evicting], pressed: Sequence[Pressed]) -> list[trade_off.Level]:
+    full = [each for each in found if each.rule is None and each.perplexity is not None]
+    levels = [
+        trade_off.Level("full attention, vLLM", each.perplexity or 0.0, _size(each))
+        for each in full[:1]
+    ]
+    bare = [each for each in pressed if each.press == "none" and each.perplexity is not None]
+    levels += [
+        trade_off.Level("full attention, transformers", each.perplexity or 0.0) for each in bare[:1]
+    ]
+    return levels
+
+
+def _trade_off(
+    found: Sequence[Evicting], marks: Sequence[trade_off.Mark], pressed: Sequence[Pressed]
+) -> Chart:
+    trails, levels = _trails(pressed), _levels(found, pressed)
+    hollow = (
+        " Hollow marks are kvpress on transformers, another engine, one line per policy: bytes of "
+        f"its cache's tensors behind a prefill of {format_count(pressed[0].prefill_tokens)} tokens."
+        if trails
+        else ""
+    )
+    told = [
+        f"{mark.label}: {format_bytes(mark.size_bytes)}, perplexity "
+        f"{format_count(mark.perplexity, 2)}"
+        for mark in marks
+    ]
+    told += [
+        f"{trail.label}: {format_bytes(size)}, perplexity {format_count(perplexity, 2)}"
+        for trail in trails
+        for size, perplexity in trail.points
+    ]
+    told += [f"{level.label}: perplexity {format_count(level.perplexity, 2)}" for level in levels]
+    return Chart(
+        "strategy-eviction-trade-off",
+        "Memory against perplexity",
+        "Filled marks are vLLM: what one running request of "
+        f"{format_count(found[0].length_tokens)} tokens was seen to hold while it decoded. Lines "
+        "are full attention. The upright axis does not begin at zero." + hollow,
+        "; ".join(told),
+        lambda: trade_off.draw(marks, trails, levels),
     )

@@ -18,11 +18,10 @@ from harness.report.strategy_charts import (
     Pair,
     Panel,
     duration_tick,
-    pairs,
     panels,
     place_of,
 )
-from harness.report.tables import ratio_text
+from harness.report.strategy_rows import blocks_text, pair_chart, throughput_text
 from harness.units import (
     DASH,
     format_bytes,
@@ -456,16 +455,6 @@ def _heads_row(
     )
 
 
-def throughput_text(analysis: Analysis, variant: str) -> str:
-    """Output throughput of a variant under the first workload, with its ratio to the baseline."""
-    row = analysis.comparisons[0].row("output_throughput") if analysis.comparisons else None
-    cell = row.cell(variant) if row is not None else None
-    if cell is None or cell.value is None:
-        return DASH
-    value = f"{format_count(cell.value, 1)} tok/s"
-    return value if cell.is_baseline else f"{value}, {ratio_text(cell.ratio, cell.interval)}"
-
-
 # ── sliding windows ─────────────────────────────────────────────────────────────────────────
 
 
@@ -542,7 +531,7 @@ def _window_grid(analysis: Analysis, found: Sequence[window.Capped]) -> Grid:
             (
                 each.variant,
                 format_count(each.window_tokens),
-                _blocks_text(each),
+                blocks_text(each.predicted_blocks, each.block_bytes),
                 f"{format_count(each.measured_blocks, 1)} blocks",
                 _tokens(pools, each.variant, predicted=True),
                 _tokens(pools, each.variant, predicted=False),
@@ -553,11 +542,6 @@ def _window_grid(analysis: Analysis, found: Sequence[window.Capped]) -> Grid:
         ),
         numeric=frozenset(range(1, 8)),
     )
-
-
-def _blocks_text(each: window.Capped) -> str:
-    size = format_bytes(each.predicted_blocks * each.block_bytes)
-    return f"{each.predicted_blocks} blocks, {size}"
 
 
 def _tokens(pools: dict[str, KvComparison], variant: str, *, predicted: bool) -> str:
@@ -575,15 +559,10 @@ def _window_chart(analysis: Analysis, found: Sequence[window.Capped]) -> Chart:
         )
         for each in found
     ]
-    return Chart(
+    return pair_chart(
         "strategy-window",
         "Blocks that one request holds, with and without a window",
         "Dashed outlines are the most that a request may hold by theory, bars the most that was "
         "seen per running request.",
-        "; ".join(
-            f"{pair.label}: {format_count(pair.predicted)} predicted, "
-            f"{format_count(pair.measured, 1)} measured"
-            for pair in given
-        ),
-        lambda: pairs("KV blocks per request", "blocks (lower is better)", given),
+        given,
     )

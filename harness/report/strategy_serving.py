@@ -20,11 +20,11 @@ from harness.report.strategy_charts import (
     Panel,
     Shares,
     duration_tick,
-    pairs,
     panels,
     place_of,
     shares,
 )
+from harness.report.strategy_rows import pair_chart
 from harness.report.tables import ratio_text
 from harness.units import (
     DASH,
@@ -277,17 +277,14 @@ def _prefix_chart(analysis: Analysis, found: Sequence[prefix.Sharing]) -> Chart:
         )
         for each in first.values()
     ]
-    return Chart(
+    return pair_chart(
         "strategy-prefix",
         "KV blocks in use at the peak, with and without sharing",
         "Dashed outlines are the prediction, bars the engine's gauge at its peak, in the first "
         "repeat.",
-        "; ".join(
-            f"{pair.label}: {format_count(pair.predicted)} predicted, "
-            f"{format_count(pair.measured)} measured"
-            for pair in given
-        ),
-        lambda: pairs("KV blocks in use at the peak", "blocks (lower is better)", given),
+        given,
+        axis="KV blocks in use at the peak",
+        digits=0,
     )
 
 

@@ -1,0 +1,56 @@
+"""Cells and charts that several strategies' sections are made of: one home for each.
+
+Not covered: what a section says of them (``strategy_memory``, ``strategy_serving``,
+``strategy_eviction``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.analysis.results import Analysis
+from harness.report.charts import Chart
+from harness.report.strategy_charts import Pair, pairs
+from harness.report.tables import ratio_text
+from harness.units import DASH, Bytes, format_bytes, format_count
+
+
+def throughput_text(analysis: Analysis, variant: str) -> str:
+    """Output throughput of a variant under the first workload, with its ratio to the baseline."""
+    row = analysis.comparisons[0].row("output_throughput") if analysis.comparisons else None
+    cell = row.cell(variant) if row is not None else None
+    if cell is None or cell.value is None:
+        return DASH
+    value = f"{format_count(cell.value, 1)} tok/s"
+    return value if cell.is_baseline else f"{value}, {ratio_text(cell.ratio, cell.interval)}"
+
+
+def blocks_text(blocks: float | None, block_bytes: Bytes) -> str:
+    """``18 blocks, 12.66 MiB``; a dash where they are unknown."""
+    if blocks is None:
+        return DASH
+    digits = 0 if float(blocks).is_integer() else 1
+    return f"{format_count(blocks, digits)} blocks, {format_bytes(blocks * block_bytes)}"
+
+
+def pair_chart(
+    name: str,
+    title: str,
+    caption: str,
+    given: Sequence[Pair],
+    *,
+    axis: str = "KV blocks per request",
+    digits: int = 1,
+) -> Chart:
+    """Predicted outlines above measured bars, one pair of them per variant."""
+    return Chart(
+        name,
+        title,
+        caption,
+        "; ".join(
+            f"{pair.label}: {format_count(pair.predicted)} predicted, "
+            f"{format_count(pair.measured, digits)} measured"
+            for pair in given
+        ),
+        lambda: pairs(axis, "blocks (lower is better)", given),
+    )
