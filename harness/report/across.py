@@ -35,6 +35,7 @@ MAX_TABLES = 6
 #: Marks in one panel of the picture that a reader can still name.
 MAX_MARKS = 14
 _LONGEST_FOLDER = 120
+_LONGEST_REASON = 160
 
 
 def page_folder(across: Across, root: Path) -> Path:
@@ -123,7 +124,9 @@ def _marks(across: Across, metric: str) -> Iterator[_Mark]:
 
 
 def _mark_name(across: Across, load: PairedLoad, run: str) -> str:
-    """Short where a load's own name tells it apart."""
+    """Short where a load's own name tells it apart, or there is no other."""
+    if len({other.workload_label for other in across.loads}) == 1:
+        return style.drawable(f"{run}: {load.variant}", 52)
     name = load.workload.get("name")
     alike = {x.workload_label for x in across.loads if x.workload.get("name") == name}
     told = str(name) if name and len(alike) == 1 else load.workload_label
@@ -282,7 +285,8 @@ def _print_gate(text: AcrossText, console: Console) -> None:
     tone = {"good": "bold green", "bad": "bold red"}.get(text.gate_tone, "bold yellow")
     for check in text.checks:
         where = f"{check.run}, {check.variant} · {check.load}"
-        words = f" {check.verdict}: {check.rule} ({where}): {check.change}: {check.reason}"
+        why = f"{check.change}: {check.reason[:_LONGEST_REASON]}"
+        words = f" {check.verdict}: {check.rule} ({where}): {why}"
         console.print(Text(plain(words)), soft_wrap=True)
         for doubt in check.doubts:
             console.print(Text(plain(f"   suspect: {doubt}"), style="dim"), soft_wrap=True)
