@@ -20,6 +20,6 @@ def __getattr__(name: str) -> type:
         raise AttributeError(name)
     # The rule by score rewrites the cache with the backend's own update; only the CPU's was run.
     by_score = isinstance(rule_from_env(os.environ), SnapKvRule)
-    wired = "SnapKV: CPU_ATTN only" if by_score else _BACKENDS
-    what = f"the attention backend {name} is not wired to it (wired: {wired})"
+    wired = "wired for SnapKV: CPU_ATTN" if by_score else f"wired: {_BACKENDS}"
+    what = f"the attention backend {name} is not wired to it ({wired})"
     raise EvictionRefused(f"MLA: {what}" if "MLA" in name else what)

@@ -1,6 +1,6 @@
 """A logits processor under which decoding follows a given text; vLLM loads it into its worker.
 
-Perplexity by ``prompt_logprobs`` is of prefill alone, which is computed before a prompt is cut. Here
+Perplexity by ``prompt_logprobs`` is of prefill alone, computed before a prompt is cut. Here
 each decoded token is forced to be the text's next one, by ``vllm_xargs={"forced": [ids]}``, and the
 log-probability that the engine tells of it is the model's own, taken before any logits processor
 (``logprobs_mode=raw_logprobs``, the default): teacher forcing on the cut cache, token by token.

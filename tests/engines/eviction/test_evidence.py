@@ -8,8 +8,9 @@ import psutil
 import pytest
 
 from harness.engines import server_log, vllm
-from harness.engines.eviction.evidence import in_force_line, require_in_force
+from harness.engines.eviction.evidence import in_force_line, require_in_force, snapkv_line
 from harness.errors import ServerStartError
+from harness.specs.eviction import SnapKvRule
 
 ENV = {"KVBENCH_EVICTION": "sinks=4,window=512"}
 LINE = in_force_line(4, 1, 512, 32, 26)
@@ -25,6 +26,26 @@ def test_the_line_says_what_is_kept_and_what_it_means() -> None:
 
 def test_a_log_with_the_line_passes_in_whatever_frame() -> None:
     require_in_force(ENV, f"INFO a\n(EngineCore pid=1) WARNING 11-29 [manager.py:36] {LINE}\nmore")
+
+
+def test_the_rule_by_score_says_what_is_kept_of_a_prompt() -> None:
+    assert snapkv_line(SnapKvRule(500), 16, 32) == (
+        "KV eviction in force: SnapKV keeps 500 tokens (16 blocks) of each prompt, chosen by its "
+        "last 64, per layer and KV head, blocks of 32 tokens; the rest is freed once the prompt is "
+        "computed, so answers to longer prompts differ from full attention"
+    )
+
+
+@pytest.mark.parametrize(
+    "log", [LINE, snapkv_line(SnapKvRule(512, 32), 16, 32), snapkv_line(SnapKvRule(256), 8, 32)]
+)
+def test_another_rule_does_not_pass_for_the_one_by_score(log: str) -> None:
+    asked = {"KVBENCH_EVICTION": "snapkv=512"}
+    require_in_force(asked, f"WARNING 11-29 [manager.py:36] {snapkv_line(SnapKvRule(512), 16, 32)}")
+    with pytest.raises(ServerStartError, match="does not say that the rule is in force"):
+        require_in_force(asked, log)
+    with pytest.raises(ServerStartError, match="does not say that the rule is in force"):
+        require_in_force({"KVBENCH_EVICTION": "sinks=9,window=9"}, log)
 
 
 def test_a_server_that_was_not_asked_owes_no_line() -> None:

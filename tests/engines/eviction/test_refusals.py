@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from harness.engines.eviction import unwired
-from harness.engines.eviction.refusals import EvictionRefused, check_config, check_version
+from harness.engines.eviction.refusals import (
+    EvictionRefused,
+    check_config,
+    check_snapkv,
+    check_version,
+)
 
 
 def config(**changes: Any) -> SimpleNamespace:
@@ -29,6 +34,10 @@ def config(**changes: Any) -> SimpleNamespace:
             is_encoder_decoder=False,
             is_mm_prefix_lm=False,
             rswa_window=None,
+            is_multimodal_model=False,
+        ),
+        scheduler_config=SimpleNamespace(
+            enable_chunked_prefill=False, long_prefill_token_threshold=0
         ),
     )
     for path, value in changes.items():
@@ -92,6 +101,51 @@ def test_a_model_of_windows_only_is_refused() -> None:
         check_config(config(), [layer(1024), layer(1024)], 512)
 
 
+def scored_layer(**changes: Any) -> SimpleNamespace:
+    impl = SimpleNamespace(alibi_slopes=None, logits_soft_cap=0, sinks=None)
+    made = SimpleNamespace(sliding_window=None, kv_sharing_target_layer_name=None, impl=impl)
+    for name, value in changes.items():
+        assert hasattr(made, name) != hasattr(impl, name)
+        setattr(made if hasattr(made, name) else impl, name, value)
+    return made
+
+
+def test_the_rule_by_score_takes_a_plain_decoder_with_whole_prompts() -> None:
+    check_snapkv(config(), [scored_layer(), scored_layer()])
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"scheduler_config__enable_chunked_prefill": True}, "set enable_chunked_prefill to false"),
+        ({"scheduler_config__long_prefill_token_threshold": 512}, "long_prefill_token_threshold"),
+        ({"model_config__is_multimodal_model": True}, "multimodal"),
+        ({"kv_transfer_config": object()}, "KV connectors"),
+        ({"speculative_config": object()}, "speculative decoding"),
+        ({"parallel_config__decode_context_parallel_size": 2}, "context parallelism"),
+        ({"model_config__use_mla": True}, "MLA"),
+    ],
+)
+def test_what_would_cut_or_move_a_prompt_is_named(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(EvictionRefused, match=f"SnapKV was not tested with .*{named}"):
+        check_snapkv(config(**changes), [scored_layer()])
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"sliding_window": 512}, "layers with a window of their own"),
+        ({"kv_sharing_target_layer_name": "layer.0"}, "share another layer's cache"),
+        ({"alibi_slopes": [0.5]}, "ALiBi"),
+        ({"logits_soft_cap": 30.0}, "soft cap"),
+        ({"sinks": [0.1]}, "learned attention sinks"),
+    ],
+)
+def test_attention_that_scores_would_misjudge_is_named(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(EvictionRefused, match=named):
+        check_snapkv(config(), [scored_layer(), scored_layer(**changes)])
+
+
 def test_only_tested_engine_versions_are_taken() -> None:
     check_version("0.32.0")
     check_version("0.32.0+cpu")
@@ -105,3 +159,11 @@ def test_a_backend_that_is_not_wired_can_not_be_imported() -> None:
     with pytest.raises(ImportError, match="refused: MLA: the attention backend CPU_MLA"):
         _ = unwired.CPU_MLA
     assert not hasattr(unwired, "__path__")
+
+
+def test_under_the_rule_by_score_only_the_cpu_backend_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KVBENCH_EVICTION", "snapkv=512")
+    with pytest.raises(ImportError, match=r"FLASH_ATTN is not wired to it \(wired for SnapKV: CPU"):
+        _ = unwired.FLASH_ATTN
