@@ -1,4 +1,4 @@
-"""Quality on the real engine: FP8 caches cost what they cost, and other weights are found out."""
+"""Quality on the real engine: FP8 caches cost what they cost, and planted faults are found out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from harness.execute.local import run_scenario
 from harness.execute.progress import Silent
 from harness.scenario import load_scenario
 
-#: The shortest that still tells the caches apart: about two minutes on two cores.
+#: The shortest that still tells the caches apart: about two and a half minutes on two cores. RoPE
+#: with base 10 instead of 100,000 scrambles the prompt: the order of its tokens is lost.
 SCENARIO = """
 schema: 1
 name: quality
@@ -29,6 +30,7 @@ variants:
   e4m3: {kv_cache_dtype: fp8_e4m3}
   e5m2: {kv_cache_dtype: fp8_e5m2}
   other weights: {load_format: dummy, seed: 7}
+  scrambled: {hf_overrides: {rope_parameters: {rope_type: default, rope_theta: 10.0}}}
 kv_budget: {equal_bytes: 117964800}
 workloads:
   - {context_tokens: 32, output_tokens: 2, num_prompts: 1, concurrency: 1, warmup_requests: 0}
@@ -58,8 +60,15 @@ def quality(tmp_path_factory: pytest.TempPathFactory) -> QualityAnalysis:
     )
     records = store.read_quality(stored)
     assert {p.head.status for p in records.passes} == {"sealed"}
+    length = {prompt.index: prompt.context_tokens for prompt in records.prompts}
     assert all(
         len(prompt.prompt_token_ids) == (prompt.context_tokens or 0) for prompt in records.prompts
+    )
+    # The server counts as many as were sent.
+    assert all(
+        answer.prompt_tokens == length[answer.index]
+        for record in records.passes
+        for answer in record.answers
     )
     found = analyse_quality(records, "bf16")
     assert found is not None
@@ -100,12 +109,16 @@ def test_an_fp8_cache_is_no_broken_text(quality: QualityAnalysis) -> None:
         assert gate.passed, gate.reasons
 
 
-def test_other_weights_are_caught_by_agreement_needles_and_gate_alike(
-    quality: QualityAnalysis,
+@pytest.mark.parametrize("fault", ["other weights", "scrambled"])
+def test_a_planted_fault_is_caught_by_agreement_needles_and_gate_alike(
+    quality: QualityAnalysis, fault: str
 ) -> None:
-    other, base = of(quality, "other weights"), quality.baseline_retrieval
+    other, base = of(quality, fault), quality.baseline_retrieval
     assert other.standing == "broken"
     assert kl(other) > 1.0
+    assert other.kl_excess is not None
+    assert other.kl_excess.low is not None
+    assert other.kl_excess.low > 1.0
     assert base is not None
     assert base.needles_right >= 4
     assert other.retrieval is not None
