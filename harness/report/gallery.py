@@ -5,29 +5,24 @@ time); a chart whose values are unknown is left out. Titles are written from the
 the bars, by the same rules as the opening sentences: no difference is claimed without an
 interval.
 
-Not covered: what happened over time (``timeline``), how a chart is drawn (``charts``) or written
-(``style``).
+Not covered: the values of what a load gave (``loads``, ``phases``, ``spread``, ``sweeps``) and of
+what happened over time (``timeline``), how a chart is drawn (``charts``) or written (``style``).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness import units
 from harness.analysis.cliff import cliffs
-from harness.analysis.results import Analysis, Cell, Comparison, Ledger
+from harness.analysis.results import Analysis, Comparison, Ledger
 from harness.record import TrialRecord
-from harness.report import charts, spread, style, timeline
-from harness.report.sentence import LATENCIES, listed, short_label
-from harness.report.tables import ratio_text, value_text
+from harness.report import charts, loads, phases, spread, style, sweeps, timeline
 
 #: Workloads in one bar chart.
 MAX_GROUPS = 8
-#: A finding longer than this many characters is no title.
-LONGEST_TITLE = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +58,11 @@ def charts_of(analysis: Analysis, trials: Sequence[TrialRecord]) -> Iterator[cha
         _memory(analysis, places),
         _in_use(analysis, places),
         _ledger(analysis),
-        _throughput(analysis, places),
-        _latency(analysis, places),
+        loads.throughput(analysis, places),
+        loads.latency(analysis, places),
+        phases.chart_of_phases(analysis, trials),
         *spread.charts_of_spread(analysis, trials, places),
-        *(() if _cliff_tells(analysis) else _sweeps(analysis, places)),
+        *(() if _cliff_tells(analysis) else sweeps.charts_of_sweeps(analysis, places)),
         *timeline.charts_over_time(analysis, trials, places),
     ):
         if made is not None:
@@ -146,7 +142,7 @@ def _in_use(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart | Non
         "Dashed: the whole blocks that as many full-length requests hold as the load keeps in "
         "flight and the pool takes. Filled: the engine's gauge at its peak. The nearer the two, "
         "the better the theory; the shorter, the less memory the same load needs."
-        + _left_out(analysis, MAX_GROUPS),
+        + loads.left_out(len(analysis.comparisons) - MAX_GROUPS),
         "; ".join(f"{label}: {_pair_alt(pair)}" for label, pairs in groups for pair in pairs),
         lambda: charts.in_use(groups),
     )
@@ -225,224 +221,6 @@ def _stack_alt(stack: charts.Stack) -> str:
     return f"{stack.variant}: {parts}, not itemised {rest}, loaded {total}"
 
 
-# ── throughput and latency ──────────────────────────────────────────────────────────────────
-
-
-def _throughput(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart | None:
-    groups = tuple(
-        charts.BarGroup(c.workload_label, _bars(c, "output_throughput", places))
-        for c in analysis.comparisons[:MAX_GROUPS]
-        if _known(c, "output_throughput")
-    )
-    if not groups:
-        return None
-    return charts.Chart(
-        "output-throughput",
-        _effect_title(analysis, "output throughput", {"output_throughput": "output throughput"}),
-        "Longer bars are better. A bar is the median of the repeats, each dot one repeat (one "
-        "server start); behind a bar stands its ratio to the baseline with the 95 % interval, "
-        f"where three repeats allow one.{_left_out(analysis, MAX_GROUPS)}",
-        "; ".join(f"{g.label}: " + ", ".join(_bar_alt(b) for b in g.bars) for g in groups),
-        lambda: charts.throughput(groups),
-    )
-
-
-def _bar_alt(bar: charts.Bar) -> str:
-    return f"{bar.variant} {bar.text}"
-
-
-def _left_out(analysis: Analysis, most: int) -> str:
-    rest = len(analysis.comparisons) - most
-    return f" {rest} more workloads are in the tables." if rest > 0 else ""
-
-
-def _known(comparison: Comparison, metric: str) -> bool:
-    row = comparison.row(metric)
-    return row is not None and any(cell.value is not None for cell in row.cells)
-
-
-def _bars(comparison: Comparison, metric: str, places: Mapping[str, int]) -> tuple[charts.Bar, ...]:
-    row = comparison.row(metric)
-    if row is None:
-        return ()
-    return tuple(
-        charts.Bar(
-            variant=cell.variant,
-            place=places[cell.variant],
-            value=None if cell.verdict == "invalid" else cell.value,
-            replicates=()
-            if cell.verdict == "invalid"
-            else tuple(value for _, value in cell.replicates),
-            text=_bar_text(cell, value_text(cell.value, row.unit)),
-        )
-        for cell in row.cells
-    )
-
-
-def _bar_text(cell: Cell, value: str) -> str:
-    if cell.verdict == "invalid":
-        return "withheld: judged invalid"
-    if cell.value is None:
-        return "not measured"
-    if cell.is_baseline or cell.ratio is None or cell.effect == "unknown":
-        return value
-    return f"{value}   {ratio_text(cell.ratio, cell.interval)}"
-
-
-def _effect_title(analysis: Analysis, what: str, metrics: Mapping[str, str]) -> str:
-    """What the intervals say about some metrics (dotted name → spoken name), the most first."""
-    told: list[tuple[float, str]] = []
-    effects: set[str | None] = set()
-    for comparison in analysis.comparisons:
-        for variant in comparison.variants[1:]:
-            cells = [(name, _cell(comparison, metric, variant)) for metric, name in metrics.items()]
-            effects |= {cell.effect for _, cell in cells if cell is not None}
-            shown = [
-                (abs(math.log(cell.ratio)), f"{name} is {ratio_text(cell.ratio, cell.interval)}")
-                for name, cell in cells
-                if cell is not None and cell.effect in ("higher", "lower") and cell.ratio
-            ]
-            if shown:
-                clauses = listed([clause for _, clause in shown])
-                text = f"{short_label(comparison)}: {variant}'s {clauses}"
-                told.append((max(size for size, _ in shown), text))
-    if not told:
-        return _no_effect_title(analysis, what, effects)
-    told.sort(key=lambda pair: -pair[0])
-    return _joined([text for _, text in told]) + f", against {analysis.baseline}"
-
-
-def _joined(clauses: Sequence[str]) -> str:
-    """The first clauses that make a title of two lines, and how many more there are."""
-    count = 2 if len("; ".join(clauses[:2])) <= LONGEST_TITLE else 1
-    rest = len(clauses) - count
-    return "; ".join(clauses[:count]) + (f" (and {rest} more)" if rest > 0 else "")
-
-
-def _cell(comparison: Comparison, metric: str, variant: str) -> Cell | None:
-    row = comparison.row(metric)
-    return row.cell(variant) if row else None
-
-
-def _no_effect_title(analysis: Analysis, what: str, effects: set[str | None]) -> str:
-    if "no difference shown" in effects:
-        return f"No difference in {what} is shown"
-    if not effects:
-        return f"{what[:1].upper()}{what[1:]} of {analysis.baseline}, by workload"
-    return f"{what[:1].upper()}{what[1:]}, observed without intervals"
-
-
-def _latency(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart | None:
-    groups = tuple(
-        charts.LatencyGroup(
-            short_label(c),
-            _spreads(c, "ttft_s", places),
-            _spreads(c, "tpot_s", places),
-        )
-        for c in analysis.comparisons[:MAX_GROUPS]
-        if _known(c, "ttft_s.p50") or _known(c, "tpot_s.p50")
-    )
-    if not groups:
-        return None
-    return charts.Chart(
-        "latency",
-        _effect_title(analysis, "latency", dict(LATENCIES)),
-        "Further left is better. The filled mark is the median request (p50), the open one the "
-        "request that nine in ten beat (p90); the number is the p90. Both are medians of the "
-        f"repeats.{_left_out(analysis, MAX_GROUPS)}",
-        "; ".join(_latency_alt(group) for group in groups),
-        lambda: charts.latency(groups),
-    )
-
-
-def _latency_alt(group: charts.LatencyGroup) -> str:
-    def told(name: str, spreads: Sequence[charts.Spread]) -> str:
-        return ", ".join(
-            f"{s.variant} {name} p50 {units.format_duration(s.p50_s)} "
-            f"p90 {units.format_duration(s.p90_s)}"
-            for s in spreads
-        )
-
-    return f"{group.label}: {told('TTFT', group.ttft)}, {told('TPOT', group.tpot)}"
-
-
-def _spreads(
-    comparison: Comparison, metric: str, places: Mapping[str, int]
-) -> tuple[charts.Spread, ...]:
-    return tuple(
-        charts.Spread(
-            variant,
-            places[variant],
-            _usable(comparison, f"{metric}.p50", variant),
-            _usable(comparison, f"{metric}.p90", variant),
-        )
-        for variant in comparison.variants
-    )
-
-
-def _usable(comparison: Comparison, metric: str, variant: str) -> float | None:
-    cell = _cell(comparison, metric, variant)
-    return None if cell is None or cell.verdict == "invalid" else cell.value
-
-
-# ── over concurrency ────────────────────────────────────────────────────────────────────────
-
-
 def _cliff_tells(analysis: Analysis) -> bool:
     """Whether the section on the capacity cliff draws the same sweep of a single variant."""
     return len(analysis.kv) == 1 and bool(cliffs(analysis))
-
-
-def _sweeps(analysis: Analysis, places: Mapping[str, int]) -> Iterator[charts.Chart]:
-    """A chart for every set of three or more workloads that differ in concurrency alone."""
-    families: dict[str, list[Comparison]] = {}
-    for comparison in analysis.comparisons:
-        if comparison.workload.get("concurrency") is not None:
-            same = {
-                key: value
-                for key, value in comparison.workload.items()
-                if key not in ("concurrency", "num_prompts", "name", "warmup_requests")
-            }
-            families.setdefault(repr(sorted(same.items())), []).append(comparison)
-    sweeps = [family for family in families.values() if len(_levels(family)) >= 3]
-    for number, family in enumerate(sweeps, 1):
-        yield _sweep(analysis, family, number, places)
-
-
-def _levels(family: Sequence[Comparison]) -> set[int]:
-    return {int(comparison.workload["concurrency"]) for comparison in family}
-
-
-def _sweep(
-    analysis: Analysis, family: Sequence[Comparison], number: int, places: Mapping[str, int]
-) -> charts.Chart:
-    ordered = sorted(family, key=lambda c: int(c.workload["concurrency"]))
-    fits = {kv.variant: kv.concurrency_at_workload for kv in analysis.kv}
-    lines = tuple(
-        charts.SweepLine(
-            variant=variant,
-            place=places[variant],
-            concurrency=tuple(int(c.workload["concurrency"]) for c in ordered),
-            output_throughput=tuple(_usable(c, "output_throughput", variant) for c in ordered),
-            ttft_p50_s=tuple(_usable(c, "ttft_s.p50", variant) for c in ordered),
-            capacity_concurrency=fits.get(variant, {}).get(ordered[-1].workload_label),
-        )
-        for variant in ordered[0].variants
-    )
-    size = f"{ordered[0].workload['context_tokens']}+{ordered[0].workload['output_tokens']}"
-    return charts.Chart(
-        f"sweep-{number}",
-        f"Throughput and TTFT as concurrency grows, requests of {size} tokens",
-        "Left higher is better, right lower. A dotted vertical line is where, by theory, a "
-        "variant's pool is full: beyond it requests wait or are preempted.",
-        "; ".join(_sweep_alt(line) for line in lines),
-        lambda: charts.sweep(lines),
-    )
-
-
-def _sweep_alt(line: charts.SweepLine) -> str:
-    points = ", ".join(
-        f"{units.format_rate(rate, 'tok/s')} at {level}"
-        for level, rate in zip(line.concurrency, line.output_throughput, strict=True)
-    )
-    return f"{line.variant}: {points}"

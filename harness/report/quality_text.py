@@ -78,14 +78,23 @@ def standing_sentence(one: VariantQuality, quality: QualityAnalysis) -> str:
     return f"its answers were compared without a noise floor to hold them against ({figures})."
 
 
+def standing_brief(one: VariantQuality, quality: QualityAnalysis) -> str:
+    """The same finding for the page's opening: by which figure it was decided, and needles."""
+    noise = f"{quality.baseline}'s own noise"
+    found = {
+        "differs": f"they differ beyond {noise}",
+        "indistinguishable": f"they are indistinguishable from {noise}",
+        "no floor": "they were compared without a noise floor to hold them against",
+    }
+    if one.standing in ("broken", "not measured"):
+        return standing_sentence(one, quality)
+    told = [*_divergence(one, quality)[:1], *_needles_found(one, quality)]
+    figures = f" ({'; '.join(told)})" if told else ""
+    return f"{found.get(one.standing, found['no floor'])}{figures}."
+
+
 def _figures(one: VariantQuality, quality: QualityAnalysis) -> str:
-    told = []
-    if one.on_answers is not None:
-        told.append(f"KL {kl_text(one.on_answers.kl)} nats per token of the answers")
-        floor = quality.floor
-        if floor is not None and floor.on_answers is not None:
-            told[-1] += f", floor {small(floor.on_answers.kl.value)}"
-        told.append(f"same likeliest token {format_percent(one.on_answers.top1_agreement)}")
+    told = _divergence(one, quality)
     if one.on_context is not None:
         told.append(
             f"perplexity of the texts {format_count(one.on_context.baseline_perplexity, 2)} → "
@@ -93,9 +102,22 @@ def _figures(one: VariantQuality, quality: QualityAnalysis) -> str:
         )
     if one.free is not None:
         told.append(f"{one.free.exact_matches} of {one.free.prompts} answers word for word alike")
-    if one.retrieval is not None and one.retrieval.needles_asked:
-        told.append(f"needles {_needles(one, quality)}")
-    return "; ".join(told)
+    return "; ".join([*told, *_needles_found(one, quality)])
+
+
+def _divergence(one: VariantQuality, quality: QualityAnalysis) -> list[str]:
+    if one.on_answers is None:
+        return []
+    floor = quality.floor
+    kl = f"KL {kl_text(one.on_answers.kl)} nats per token of the answers"
+    if floor is not None and floor.on_answers is not None:
+        kl += f", floor {small(floor.on_answers.kl.value)}"
+    return [kl, f"same likeliest token {format_percent(one.on_answers.top1_agreement)}"]
+
+
+def _needles_found(one: VariantQuality, quality: QualityAnalysis) -> list[str]:
+    asked = one.retrieval is not None and one.retrieval.needles_asked
+    return [f"needles {_needles(one, quality)}"] if asked else []
 
 
 def _needles(one: VariantQuality, quality: QualityAnalysis) -> str:

@@ -19,14 +19,23 @@ from dataclasses import dataclass
 from harness import units
 from harness.analysis.quality import gate_failures
 from harness.analysis.results import Analysis, Cell, Comparison, KvComparison, Row, Verdict
-from harness.report.quality_text import judge_clause, reasons_text, standing_sentence
+from harness.report.names import load_name
+from harness.report.quality_text import judge_clause, reasons_text, standing_brief
 from harness.report.tables import ratio_text, value_text
 
 #: More sentences about workloads than these bury the answer; the tables hold them all.
 MAX_WORKLOADS = 4
 
-#: The latencies that the opening tells of.
+#: More variants than these are counted in the lead, not named.
+MAX_NAMED = 4
+
+#: The latencies that titles tell of.
 LATENCIES = (("ttft_s.p50", "TTFT p50"), ("ttft_s.p90", "TTFT p90"), ("tpot_s.p50", "TPOT p50"))
+#: The latencies of the opening: of each the first figure that shows a difference.
+_TOLD = (
+    ("TTFT", ("ttft_s.p50", "ttft_s.p90")),
+    ("TPOT", ("tpot_s.p50",)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,7 @@ def answer(analysis: Analysis) -> Answer:
     broken = gate_failures(quality)
     measured = [one for one in quality.variants if one.kind == "variant"]
     points = [
-        Point(f"Answers of {one.variant}", f": {standing_sentence(one, quality)}")
+        Point(f"Answers of {one.variant}", f": {standing_brief(one, quality)}")
         for one in measured
         if one.variant not in broken
     ]
@@ -73,7 +82,8 @@ def answer(analysis: Analysis) -> Answer:
     without = Point(
         "Capacity and speed", f" (those of {names} count for nothing until then): {found.lead}"
     )
-    return Answer(lead, (*points, without, *found.points), found.limits, withdrawn=True)
+    standing = [point for point in found.points if point.about not in broken]
+    return Answer(lead, (*points, without, *standing), found.limits, withdrawn=True)
 
 
 def _without_quality(analysis: Analysis) -> Answer:
@@ -91,26 +101,49 @@ def _without_quality(analysis: Analysis) -> Answer:
     if len(others) == 1:
         points = _workload_points(analysis, others[0].variant)
         return Answer(_one_lead(analysis, others[0]), tuple(points), _limits(analysis))
-    budget = f", {_budget(analysis)}" if _budget(analysis) else ""
-    lead = f"{len(others)} variants were measured against {analysis.baseline}{budget}."
-    return Answer(lead, tuple(_variant_point(analysis, kv) for kv in others), _limits(analysis))
+    each = tuple(_variant_point(analysis, kv, named=_are_named(others)) for kv in others)
+    return Answer(_many_lead(analysis, others), each, _limits(analysis))
 
 
 def _one_lead(analysis: Analysis, kv: KvComparison) -> str:
+    return f"{_opening(analysis)}{kv.variant} {_pool(analysis, kv)}."
+
+
+def _opening(analysis: Analysis) -> str:
     budget = _budget(analysis)
-    opening = f"{budget[:1].upper()}{budget[1:]}, " if budget else ""
-    return f"{opening}{kv.variant} {_pool(analysis, kv)}."
+    return f"{budget[:1].upper()}{budget[1:]}, " if budget else ""
 
 
-def _variant_point(analysis: Analysis, kv: KvComparison) -> Point:
+def _many_lead(analysis: Analysis, others: Sequence[KvComparison]) -> str:
+    """What each variant's pool holds against the baseline's; a count where they are too many."""
+    if not _are_named(others):
+        budget = f", {_budget(analysis)}" if _budget(analysis) else ""
+        return f"{len(others)} variants were measured against {analysis.baseline}{budget}."
+    by_ratio: dict[str, list[str]] = {}
+    for kv in others:
+        by_ratio.setdefault(units.format_ratio(kv.capacity_ratio), []).append(kv.variant)
+    verbs = ["holds" if len(names) == 1 else "hold" for names in by_ratio.values()]
+    told = [
+        f"{listed(names)} {verb} {ratio}" if verb != before else f"{listed(names)} {ratio}"
+        for (ratio, names), verb, before in zip(by_ratio.items(), verbs, ["", *verbs], strict=False)
+    ]
+    exact = ", exactly as predicted" if all(kv.agrees for kv in others) else ""
+    return f"{_opening(analysis)}{listed(told)} the KV tokens of {analysis.baseline}{exact}."
+
+
+def _are_named(others: Sequence[KvComparison]) -> bool:
+    """Whether the lead says what the pool of each variant holds."""
+    return len(others) <= MAX_NAMED and all(kv.capacity_ratio is not None for kv in others)
+
+
+def _variant_point(analysis: Analysis, kv: KvComparison, *, named: bool) -> Point:
     """One variant among several: its pool, and the load under which it differs most."""
     ordered = _by_weight(analysis, kv.variant)
-    pool = f" {_pool(analysis, kv)}."
+    tokens = units.format_count(kv.granted.kv_cache_tokens)
+    pool = f": {tokens} KV tokens." if named else f" {_pool(analysis, kv)}."
     if not ordered:
         return Point(kv.variant, pool)
-    first = ordered[0]
-    load = f"{_throughput(first, kv.variant)}{_latency(first, kv.variant)}"
-    return Point(kv.variant, f"{pool} Under {short_label(first)}, {load}.")
+    return Point(kv.variant, f"{pool} {_under(analysis, ordered[0], kv.variant)}")
 
 
 def _nothing(analysis: Analysis) -> str:
@@ -127,7 +160,9 @@ def _pool(analysis: Analysis, kv: KvComparison) -> str:
     if before is None or after is None or kv.capacity_ratio is None:
         why = kv.predicted_reason or "the engine did not report both"
         return f"has a KV capacity that can't be held against {analysis.baseline}'s ({why})"
-    figures = f"{units.format_count(before)} → {units.format_count(after)} tokens"
+    figures = _from_to(
+        f"{units.format_count(before)} tokens", f"{units.format_count(after)} tokens"
+    )
     return (
         f"holds {_times(kv.capacity_ratio)} KV tokens "
         f"{_as_base(kv.capacity_ratio, analysis.baseline)} ({figures}{_against_theory(kv)})"
@@ -186,16 +221,16 @@ def _weight(comparison: Comparison, variant: str) -> float:
 
 
 def _workload_point(analysis: Analysis, comparison: Comparison, variant: str) -> Point:
+    about = load_name(analysis, comparison)
+    return Point(about, _under(analysis, comparison, variant).removeprefix(about))
+
+
+def _under(analysis: Analysis, comparison: Comparison, variant: str) -> str:
+    """``KV-bound (pool full): output throughput 1.30× [1.19, 1.41], better; …``."""
     limited = comparison.workload_label in analysis.headline.pool_limited_workloads
-    where = "a KV pool runs full" if limited else "no KV pool seen full"
-    load = f"{_throughput(comparison, variant)}{_latency(comparison, variant)}"
-    return Point(short_label(comparison), f" ({where}): {load}.")
-
-
-def short_label(comparison: Comparison) -> str:
-    """The workload's own name where it has one, else its full label."""
-    name = comparison.workload.get("name")
-    return str(name) if name else comparison.workload_label
+    where = "pool full" if limited else "pool not full"
+    told = "; ".join([_throughput(comparison, variant), *_latencies(comparison, variant)])
+    return f"{load_name(analysis, comparison)} ({where}): {told}.{_care(comparison, variant)}"
 
 
 def _throughput(comparison: Comparison, variant: str) -> str:
@@ -215,36 +250,48 @@ def _claim(row: Row, base: Cell, cell: Cell) -> str:
     if cell.value is None or base.value is None or cell.ratio is None:
         return "was not measured on both sides"
     ratio = ratio_text(cell.ratio, cell.interval)
-    figures = f"{value_text(base.value, row.unit)} → {value_text(cell.value, row.unit)}"
-    care = _care((base, cell))
+    figures = _from_to(value_text(base.value, row.unit), value_text(cell.value, row.unit))
     if cell.effect == "no difference shown":
-        return f"shows no difference ({ratio}; {figures}){care}"
+        return f"shows no difference ({ratio})"
     if cell.effect in ("higher", "lower"):
-        return f"{_moves(cell)} {ratio} ({figures}){care}"
+        return f"{ratio}, {_side(cell)} ({figures})"
     count = min(len(base.replicates), len(cell.replicates))
     runs = "one repeat" if count == 1 else f"{count} repeats"
-    return f"was {ratio} in {runs} ({figures}), an observation without an interval{care}"
+    return f"{ratio} in {runs}, without an interval ({figures})"
 
 
-def _moves(cell: Cell) -> str:
-    """``improves to`` or ``worsens to``, where the metric has a better side."""
+def _from_to(before: str, after: str) -> str:
+    """``162.8 → 214.6 tok/s``: a unit that both have is said once, and so is the same figure."""
+    if before == after:
+        return after
+    unit = after.partition(" ")[2]
+    return f"{before.removesuffix(f' {unit}') if unit else before} → {after}"
+
+
+def _side(cell: Cell) -> str:
+    """``better`` or ``worse``, where the metric has a better side."""
     if cell.improves is None:
-        return "is higher," if cell.effect == "higher" else "is lower,"
-    return "improves to" if cell.improves else "worsens to"
+        return str(cell.effect)
+    return "better" if cell.improves else "worse"
 
 
-def _care(cells: Sequence[Cell]) -> str:
-    doubts = [(c, v) for c in cells for v in c.verdicts if v.verdict == "suspect"]
-    preempting = dict.fromkeys(c.variant for c, v in doubts if v.code == "preemptions")
+def _care(comparison: Comparison, variant: str) -> str:
+    """Who ran out of blocks, and what else is said against either side."""
+    row = comparison.row("output_throughput")
+    sides = [side for name in (comparison.baseline, variant) if (side := _cell(row, name))]
+    doubts = [(c, v) for c in sides for v in c.verdicts if v.verdict == "suspect"]
+    preempting = list(dict.fromkeys(c.variant for c, v in doubts if v.code == "preemptions"))
     others = list(dict.fromkeys(v.reason for _, v in doubts if v.code != "preemptions"))
-    text = ""
-    if preempting:
-        names = " and ".join(preempting)
-        text = f", with {names} preempting: the limit of capacity, not the speed of kernels"
-    if others:
-        more = f" (and {len(others) - 1} more below)" if len(others) > 1 else ""
-        text += f", to be taken with care: {others[0].rstrip('.')}{more}"
+    text = f" {listed(preempting)} ran out of blocks and preempted." if preempting else ""
+    if others and all(side.verdict != "invalid" for side in sides):
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        text += f" To be taken with care: {_head(others[0])}{more} (reasons below the table)."
     return text
+
+
+def _head(reason: str) -> str:
+    """What a reason says before its evidence: ``client-bound``."""
+    return reason.partition(": ")[0].rstrip(".")
 
 
 def _why(cells: Iterable[Cell]) -> str:
@@ -261,22 +308,29 @@ def _gravity(verdict: Verdict) -> int:
     return 0 if verdict.verdict == "invalid" else 1
 
 
-def _latency(comparison: Comparison, variant: str) -> str:
-    """``; TTFT p50 falls to 0.61× [0.58, 0.64]`` for what differs, or that nothing is shown."""
+def _latencies(comparison: Comparison, variant: str) -> list[str]:
+    """``TTFT p50 0.61× [0.58, 0.64], better`` for what differs, then for what nothing is shown."""
     told: list[str] = []
     even: list[str] = []
-    for metric, name in LATENCIES:
-        row = comparison.row(metric)
-        cell, base = _cell(row, variant), _cell(row, comparison.baseline)
-        if row is None or cell is None or base is None or "invalid" in (cell.verdict, base.verdict):
-            continue
-        if cell.effect in ("higher", "lower"):
-            told.append(f"{name} {_moves(cell)} {ratio_text(cell.ratio, cell.interval)}")
-        elif cell.effect == "no difference shown":
+    for name, metrics in _TOLD:
+        cells = [(m, cell) for m in metrics if (cell := _usable(comparison, m, variant))]
+        shown = [(m, cell) for m, cell in cells if cell.effect in ("higher", "lower")]
+        if shown:
+            metric, cell = shown[0]
+            label = f"{name} {metric.rpartition('.')[2]}"
+            told.append(f"{label} {ratio_text(cell.ratio, cell.interval)}, {_side(cell)}")
+        elif any(cell.effect == "no difference shown" for _, cell in cells):
             even.append(name)
-    if even:
-        told.append(f"no difference in {listed(even)} is shown")
-    return "".join(f"; {part}" for part in told)
+    return [*told, f"no difference in {listed(even)} shown"] if even else told
+
+
+def _usable(comparison: Comparison, metric: str, variant: str) -> Cell | None:
+    """A variant's cell, unless its or the baseline's figure is invalid or unknown."""
+    row = comparison.row(metric)
+    cell, base = _cell(row, variant), _cell(row, comparison.baseline)
+    if cell is None or base is None or "invalid" in (cell.verdict, base.verdict):
+        return None
+    return cell
 
 
 def listed(words: Sequence[str]) -> str:
@@ -302,10 +356,12 @@ def _single_points(analysis: Analysis) -> tuple[Point, ...]:
         cell = _cell(row, comparison.baseline)
         if row is not None and cell is not None and cell.value is not None:
             if cell.verdict == "invalid":
-                points.append(Point(short_label(comparison), f": withheld, {_why([cell])}."))
+                points.append(
+                    Point(load_name(analysis, comparison), f": withheld, {_why([cell])}.")
+                )
             else:
                 rate = value_text(cell.value, row.unit)
-                points.append(Point(short_label(comparison), f": {rate} of output."))
+                points.append(Point(load_name(analysis, comparison), f": {rate} of output."))
     return tuple(points)
 
 
@@ -348,14 +404,22 @@ def _limits(analysis: Analysis) -> tuple[str, ...]:
 
 
 def _skipped(analysis: Analysis) -> list[str]:
-    """A sentence per reason, with all variants that it holds for."""
-    names: dict[str, list[str]] = {}
+    """A sentence per reason, with all variants that it holds for.
+
+    Reasons that differ in the variant's name alone are one: the first is told, the rest are named.
+    """
+    alike: dict[str, list[str]] = {}
     for name, why in analysis.skipped.items():
-        names.setdefault(why, []).append(name)
-    return [
-        f"{listed(who)} {'was' if len(who) == 1 else 'were'} skipped: {why}."
-        for why, who in names.items()
-    ]
+        alike.setdefault(why.replace(name, "\0"), []).append(name)
+    told = []
+    for names in alike.values():
+        why = analysis.skipped[names[0]]
+        if names[0] in why and len(names) > 1:
+            told.append(f"{names[0]} was skipped: {why}. So were, likewise, {listed(names[1:])}.")
+        else:
+            verb = "was" if len(names) == 1 else "were"
+            told.append(f"{listed(names)} {verb} skipped: {why}.")
+    return told
 
 
 def _fewest_replicates(analysis: Analysis) -> int | None:

@@ -21,7 +21,8 @@ from harness.analysis.metrics import measured
 from harness.analysis.results import Analysis, Comparison
 from harness.record import RequestRecord, TrialRecord
 from harness.report import charts
-from harness.report.sentence import short_label
+from harness.report.loads import usable
+from harness.report.names import load_name
 
 #: Workloads that are drawn.
 MAX_SPREADS = 3
@@ -43,7 +44,9 @@ def charts_of_spread(
             if (requests := _requests(trials, variant, comparison.workload_label, labels))
         }
         if pooled:
-            yield _chart(comparison, pooled, number, places)
+            chart = _chart(analysis, comparison, pooled, number, places)
+            if chart is not None:
+                yield chart
 
 
 def _requests(
@@ -61,23 +64,28 @@ def _requests(
 
 
 def _chart(
+    analysis: Analysis,
     comparison: Comparison,
     pooled: Mapping[str, list[RequestRecord]],
     number: int,
     places: Mapping[str, int],
-) -> charts.Chart:
-    panels = tuple(
+) -> charts.Chart | None:
+    made = [
         (name, tuple(steps(v, places[v], values) for v, values in of.items() if values.size))
         for name, of in _panels(pooled).items()
-    )
+    ]
+    # A latency that no request has (one token has no TPOT) gets no panel.
+    panels = [panel for panel in made if panel[1]]
+    if not panels:
+        return None
     return charts.Chart(
         f"latency-spread-{number}",
-        _title(comparison, panels[0][1]),
+        _title(analysis, comparison),
         "A curve further left is better: it passes 50 % at the median and 90 % at the p90. "
         "Completed requests of all repeats of a variant together; a step is many requests that "
         "waited equally long." + _thinned(panels),
         "; ".join(_alt(name, line) for name, lines in panels for line in lines),
-        lambda: charts.ecdf([panel for panel in panels if panel[1]]),
+        lambda: charts.ecdf(panels),
     )
 
 
@@ -110,9 +118,18 @@ def steps(variant: str, place: int, values: Values) -> charts.Steps:
     )
 
 
-def _title(comparison: Comparison, lines: Sequence[charts.Steps]) -> str:
-    told = [f"{units.format_duration(line.values_s[-1])} with {line.variant}" for line in lines[:3]]
-    return f"{short_label(comparison)}: the longest TTFT is {', '.join(told)}"
+def _title(analysis: Analysis, comparison: Comparison) -> str:
+    """The 90th percentile as the tables have it, so that one page tells one number."""
+    known = [
+        (variant, value)
+        for variant in comparison.variants
+        if (value := usable(comparison, "ttft_s.p90", variant)) is not None
+    ]
+    load = load_name(analysis, comparison)
+    if not known:
+        return f"{load}: how the latencies of single requests spread"
+    told = [f"{units.format_duration(value)} with {variant}" for variant, value in known[:3]]
+    return f"{load}: nine in ten first tokens are there within {', '.join(told)}"
 
 
 def _alt(name: str, line: charts.Steps) -> str:

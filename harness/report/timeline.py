@@ -15,7 +15,7 @@ from harness import units
 from harness.analysis.results import Analysis, Comparison, Occupancy
 from harness.record import EngineSample, TrialRecord
 from harness.report import charts
-from harness.report.sentence import short_label
+from harness.report.names import load_name
 
 #: Workloads that are drawn; the records of the others are in the results.
 MAX_TIMELINES = 4
@@ -40,7 +40,7 @@ def charts_over_time(
         )
         drawn = tuple(line for line in lines if line.times_s)[: charts.MAX_COLUMNS]
         if drawn:
-            yield _occupancy(comparison, drawn, number, thinned=_is_thinned(chosen))
+            yield _occupancy(analysis, comparison, drawn, number, thinned=_is_thinned(chosen))
 
 
 def _first(
@@ -60,12 +60,17 @@ def _first(
 
 
 def _occupancy(
-    comparison: Comparison, lines: Sequence[charts.Timeline], number: int, *, thinned: bool
+    analysis: Analysis,
+    comparison: Comparison,
+    lines: Sequence[charts.Timeline],
+    number: int,
+    *,
+    thinned: bool,
 ) -> charts.Chart:
-    rest = len(comparison.variants) - len(lines)
+    rest = sum(v not in analysis.skipped for v in comparison.variants) - len(lines)
     return charts.Chart(
         f"kv-over-time-{number}",
-        _occupancy_title(comparison, lines),
+        _occupancy_title(load_name(analysis, comparison), lines),
         "Above, how full the pool is: the coloured line is the engine's own gauge, the grey band "
         "what the request log says must be stored (its upper edge counts prompts that were sent "
         "and may still be waiting). Below, requests running and waiting; fewer waiting is "
@@ -79,9 +84,9 @@ def _occupancy(
     )
 
 
-def _occupancy_title(comparison: Comparison, lines: Sequence[charts.Timeline]) -> str:
+def _occupancy_title(load: str, lines: Sequence[charts.Timeline]) -> str:
     told = [f"{_peak(line, 0)} with {line.variant}{_lost(line)}" for line in lines]
-    return f"{short_label(comparison)}: KV use peaks at {', '.join(told)}"
+    return f"{load}: KV use peaks at {', '.join(told)}"
 
 
 def _peak(line: charts.Timeline, digits: int = 1) -> str:

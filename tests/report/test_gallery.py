@@ -43,7 +43,9 @@ def test_each_chart_states_its_finding_and_how_to_read_it(tmp_path: Path) -> Non
 
 def test_without_intervals_a_title_claims_no_difference() -> None:
     titles = {name: chart.title for name, chart in charts_of(records.bench(1))}
-    assert titles["output-throughput"] == "Output throughput, observed without intervals"
+    assert titles["output-throughput"].startswith(
+        "Output throughput, observed without intervals: kv-bound, fp8 1.2"
+    )
 
 
 def test_a_title_leads_with_the_largest_effect_and_counts_the_rest() -> None:

@@ -26,23 +26,32 @@ def test_the_lead_gives_capacity_with_its_budget_and_what_theory_said() -> None:
 def test_a_difference_is_told_with_its_interval_and_the_load_that_shows_most_comes_first() -> None:
     points = answer_of().points
     assert points[0].about == "kv-bound"
-    assert "a KV pool runs full" in points[0].text
-    assert "output throughput improves to 1.2" in points[0].text
-    assert "[" in points[0].text
+    text = points[0].text
+    assert text.startswith(" (pool full): output throughput 1.2")
+    assert "], better (" in text
+    assert text.count("tok/s") == 1
+    assert text.endswith("fp16 ran out of blocks and preempted.")
+
+
+def test_a_point_is_short_and_tells_each_latency_once() -> None:
+    for point in answer_of().points:
+        assert len(str(point).split()) <= 45
+        assert str(point).count("TTFT") <= 1
+        assert str(point).count("TPOT") <= 1
 
 
 def test_no_difference_shown_is_told_as_a_result() -> None:
     point = answer_of().points[1]
     assert point.about == "exercise"
     assert "output throughput shows no difference" in point.text
-    assert "improves" not in point.text
+    assert "output throughput 1." not in point.text
 
 
 def test_a_single_repeat_is_an_observation_and_claims_nothing() -> None:
     found = answer_of(repeats=1)
-    assert "an observation without an interval" in told(found)
-    assert "improves" not in told(found)
-    assert "worsens" not in told(found)
+    assert "× in one repeat, without an interval (" in told(found)
+    assert "better" not in told(found)
+    assert "worse" not in told(found)
     assert any("Three or more are needed" in limit for limit in found.limits)
 
 
@@ -59,7 +68,7 @@ def test_an_invalid_figure_is_withheld_with_the_reason() -> None:
     ]
     found = answer(analyse(bench, lost))
     assert "output throughput is withheld: " in found.points[0].text
-    assert "improves" not in told(found)
+    assert "better" not in told(found)
 
 
 def test_the_cpu_profile_is_said_and_the_cuda_profile_is_not_called_cpu() -> None:
@@ -88,8 +97,20 @@ def test_one_variant_alone_is_compared_with_nothing() -> None:
 
 def test_several_variants_get_one_line_each() -> None:
     found = answer_of(variants=("fp16", "fp8", "fp8_e5m2"))
-    assert found.lead.startswith("2 variants were measured against fp16")
+    # The records' server gives fp8 twice the blocks, and every other variant as many as fp16.
+    assert found.lead == (
+        "In the same 112.50 MiB of KV memory, fp8 holds 2.00× and fp8_e5m2 1.00× the KV tokens "
+        "of fp16, exactly as predicted."
+    )
     assert [point.about for point in found.points] == ["fp8", "fp8_e5m2"]
+    assert found.points[0].text.startswith(": 10,240 KV tokens. ")
+
+
+def test_more_variants_than_a_sentence_holds_are_counted() -> None:
+    names = ("fp16", "a", "b", "c", "d", "e")
+    found = answer_of(1, variants=names, workloads=(records.EXERCISE,))
+    assert found.lead.startswith("5 variants were measured against fp16, in the same 112.50 MiB")
+    assert "holds as many KV tokens as fp16 (5,120 tokens" in found.points[0].text
 
 
 def test_trials_that_do_not_count_are_counted() -> None:
@@ -126,3 +147,24 @@ def test_skipped_variants_are_no_points_and_share_a_sentence_per_reason() -> Non
     assert "fp8 holds 2.00×" in found.lead
     assert not any("fp4" in str(point) or "int4" in str(point) for point in found.points)
     assert "fp4 and int4 were skipped: no such kernel." in found.limits
+
+
+def test_reasons_that_differ_in_the_name_alone_are_told_once() -> None:
+    bench, trials = records.bench(1, workloads=(records.EXERCISE,))
+    reasons = {name: f"the engine does not take '{name}'" for name in ("nvfp4", "int8", "int4")}
+    limits = answer(analyse(replace(bench, skipped=reasons), trials)).limits
+    assert (
+        "nvfp4 was skipped: the engine does not take 'nvfp4'. So were, likewise, int8 and int4."
+        in (limits)
+    )
+
+
+def test_loads_of_one_name_are_told_apart_by_what_differs() -> None:
+    loads = tuple(
+        {**records.EXERCISE, "name": "x", "concurrency": n, "num_prompts": 4} for n in (2, 4)
+    )
+    abouts = [point.about for point in answer_of(1, workloads=loads).points]
+    assert abouts == ["x, 2 at once", "x, 4 at once"]
+    longer = ({**loads[0], "context_tokens": 256}, loads[0])
+    abouts = [point.about for point in answer_of(1, workloads=longer).points]
+    assert set(abouts) == {"x, 256+16 tokens", "x, 512+16 tokens"}

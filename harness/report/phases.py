@@ -1,0 +1,142 @@
+"""The chart of what a request's time goes to, per load and variant.
+
+Method: means over the requests of a trial (means add up, medians don't), then over the repeats; a
+trial whose latencies were judged invalid is left out. Waiting is drawn apart only where every
+repeat tells it. Not covered: how waiting is found (``analysis.phases``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from harness import units
+from harness.analysis.phases import Phases, phases
+from harness.analysis.results import Analysis, Comparison, TrialAnalysis
+from harness.record import TrialRecord
+from harness.report import charts
+from harness.report.names import load_name
+
+#: Loads that are drawn, and rows where one variant alone was measured.
+MAX_GROUPS = 6
+MAX_ROWS = 14
+
+
+def chart_of_phases(analysis: Analysis, trials: Sequence[TrialRecord]) -> charts.Chart | None:
+    """One chart for the run, or None where no latency is known."""
+    made = _groups(analysis, trials)
+    if not made:
+        return None
+    groups = _turned(made)
+    told_apart = all(each.queued_s is not None for _, rows in groups for each in rows)
+    return charts.Chart(
+        "request-phases",
+        _title(made),
+        "The mean request from send to last token; shorter is better, and the number is the time "
+        "until its first token of the whole. Waiting is the engine's queue over time, shared out "
+        "among the requests"
+        + (
+            "."
+            if told_apart
+            else "; where requests were preempted, or the queue was read too seldom, it can't be "
+            "told from prefill, and both are one bar."
+        )
+        + " Means of all repeats."
+        + _left_out(len(analysis.comparisons) - len(made)),
+        "; ".join(f"{label}: {_alt(each)}" for label, rows in groups for each in rows),
+        lambda: charts.phases(groups),
+    )
+
+
+def _left_out(rest: int) -> str:
+    return f" {rest} more loads are in the tables." if rest > 0 else ""
+
+
+def _groups(
+    analysis: Analysis, trials: Sequence[TrialRecord]
+) -> list[tuple[str, tuple[charts.Parts, ...]]]:
+    records = {trial.run.trial.trial_id: trial for trial in trials}
+    one = len({t.variant for t in analysis.trials if t.status == "sealed"}) == 1
+    made = []
+    for comparison in analysis.comparisons[: MAX_ROWS if one else MAX_GROUPS]:
+        rows = tuple(
+            parts
+            for variant in comparison.variants
+            if (parts := _parts(analysis, comparison, variant, records)) is not None
+        )
+        if rows:
+            made.append((load_name(analysis, comparison), rows))
+    return made
+
+
+def _turned(
+    made: list[tuple[str, tuple[charts.Parts, ...]]],
+) -> list[tuple[str, tuple[charts.Parts, ...]]]:
+    """Of a single variant the loads become the rows of one panel."""
+    names = {each.row for _, rows in made for each in rows}
+    if len(names) > 1 or len(made) == 1:
+        return made
+    rows = tuple(
+        charts.Parts(label, each.before_s, each.after_s, each.queued_s) for label, (each,) in made
+    )
+    return [(names.pop(), rows)]
+
+
+def _parts(
+    analysis: Analysis,
+    comparison: Comparison,
+    variant: str,
+    records: dict[str, TrialRecord],
+) -> charts.Parts | None:
+    found = [
+        split
+        for trial in analysis.trials
+        if trial.variant == variant
+        and trial.workload_label == comparison.workload_label
+        and (split := _split(trial, records)) is not None
+    ]
+    if not found:
+        return None
+    waits = [each.queued_s for each in found if each.queued_s is not None]
+    return charts.Parts(
+        row=variant,
+        before_s=fmean(each.before_first_s for each in found),
+        after_s=fmean(each.after_first_s for each in found),
+        queued_s=fmean(waits) if len(waits) == len(found) else None,
+    )
+
+
+def _split(trial: TrialAnalysis, records: dict[str, TrialRecord]) -> Phases | None:
+    spoiled = any(
+        verdict.verdict == "invalid"
+        and verdict.field.partition(".")[0] in ("*", "ttft_s", "e2el_s")
+        for verdict in trial.verdicts
+    )
+    record = records.get(trial.trial_id)
+    if trial.status != "sealed" or spoiled or trial.summary is None or record is None:
+        return None
+    return phases(record, trial.summary)
+
+
+def _title(groups: Sequence[tuple[str, Sequence[charts.Parts]]]) -> str:
+    """The load whose requests wait longest for their first token, as shares of their time."""
+    label, rows = max(groups, key=lambda group: max(_share(each) for each in group[1]))
+    told = ", ".join(
+        f"{units.format_percent(_share(each), 0)} with {each.row}" for each in rows[:3]
+    )
+    return f"{label}: before its first token a request spends {told} of its time"
+
+
+def _share(parts: charts.Parts) -> float:
+    whole = parts.before_s + parts.after_s
+    return parts.before_s / whole if whole > 0 else 0.0
+
+
+def _alt(parts: charts.Parts) -> str:
+    queued = (
+        "" if parts.queued_s is None else f", {units.format_duration(parts.queued_s)} of it waiting"
+    )
+    return (
+        f"{parts.row} {units.format_duration(parts.before_s)} to the first token{queued}, "
+        f"{units.format_duration(parts.after_s)} after it"
+    )
