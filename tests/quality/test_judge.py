@@ -99,6 +99,19 @@ def test_malformed_replies_are_counted_and_asked_for_again() -> None:
     assert kept[1].malformed == 0
 
 
+def test_what_fails_in_transit_is_sent_again_and_is_no_malformed_reply() -> None:
+    replies = iter([(503, {"error": {"message": "busy"}}), (429, {"error": {"message": "slow"}})])
+
+    def handle(_path: str, _body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        return next(replies, reply('{"verdict": "tie"}'))
+
+    with serving(handle) as judge:
+        kept, reason = put(judge.url)
+    assert reason is None
+    assert {(j.verdict, j.malformed, j.attempts) for j in kept} == {("tie", 0, 1)}
+    assert len(judge.asked) == len(QUESTIONS) + 2
+
+
 def test_a_judge_that_never_answers_in_form_is_recorded_as_such() -> None:
     with serving(lambda _p, _b: reply("I like both.")) as judge:
         kept, reason = put(judge.url)

@@ -95,6 +95,22 @@ def test_a_judge_that_was_asked_once_is_not_asked_again(stored: Path, tmp_path: 
         assert len(judge.asked) == first > 0
 
 
+def test_two_judges_of_one_name_are_kept_apart(stored: Path, tmp_path: Path) -> None:
+    with (
+        serving(scripted(always_a)) as one,
+        serving(scripted(perfect(good_answers(stored)))) as other,
+    ):
+        biased = judged(stored, tmp_path, one.url, "twin")
+        good = judged(stored, tmp_path, other.url, "twin")
+        own = judged(stored, tmp_path, other.url, "self")
+    assert (biased["judge_id"], biased["reliable"]) == ("twin", False)
+    assert good["judge_id"].startswith("twin-")
+    assert good["reliable"] is True
+    # Nobody can pass for the baseline's own server.
+    assert own["judge_id"].startswith("self-")
+    assert own["is_self"] is False
+
+
 def test_a_judge_that_is_not_there_is_told_with_the_next_move(stored: Path) -> None:
     words = ["judge", str(stored), "--judge-url", "http://127.0.0.1:9/v1", "--judge-model", "none"]
     with pytest.raises(KvbenchError, match="can't be asked"):

@@ -46,6 +46,21 @@ def test_there_are_controls_of_every_kind() -> None:
     assert kinds == {"real": 15, "identical": 4, "degraded": 4, "known": 4}
 
 
+def test_answers_are_spoiled_in_all_three_ways() -> None:
+    ways = set()
+    for pair in {q.pair.pair_id: q.pair for q in asked() if q.pair.kind == "degraded"}.values():
+        words, worse = pair.one.split(), pair.other.split()
+        if pair.other in set(REFERENCE.values()) - {pair.one}:
+            ways.add("swapped")
+        elif len(worse) < len(words):
+            ways.add("cut")
+            assert words[: len(worse)] == worse
+        else:
+            ways.add("shuffled")
+            assert sorted(worse) == sorted(words)
+    assert ways == {"swapped", "cut", "shuffled"}
+
+
 def test_what_is_known_of_a_control_is_so() -> None:
     for question in asked():
         pair = question.pair
