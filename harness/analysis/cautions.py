@@ -52,8 +52,12 @@ def _incomplete(evidence: Evidence) -> Iterator[Caution]:
             "trials_unfinished",
             f"{open_trials} trials of this run were not finished; --resume runs them",
         )
+    skipped: dict[str, list[str]] = {}
     for variant, reason in evidence.bench.skipped.items():
-        yield Caution("variant_skipped", f"{variant} was skipped: {reason}")
+        skipped.setdefault(reason, []).append(variant)
+    for reason, names in skipped.items():
+        was = "was" if len(names) == 1 else "were"
+        yield Caution("variant_skipped", f"{', '.join(names)} {was} skipped: {reason}")
 
 
 def _replicates(evidence: Evidence) -> Iterator[Caution]:
@@ -74,6 +78,12 @@ def _machine(evidence: Evidence) -> Iterator[Caution]:
             "cpu_profile",
             "taken without a GPU: capacity and its consequences carry over, speeds do not; never "
             "set these figures beside those of another profile",
+        )
+    if evidence.bench.beside:
+        yield Caution(
+            "not_alone",
+            f"{', '.join(evidence.bench.beside)} was measured on this machine at the same time: "
+            "the two shared its cores and memory, so speeds are worth little; run it again alone",
         )
     if evidence.bench.environment.git_dirty:
         yield Caution("git_dirty", "the code had uncommitted changes when the run was taken")

@@ -1,0 +1,146 @@
+"""kvpress's process: what it is asked and answers, with a policy of a stand-in and a tiny model."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.engines.kvpress import Asked, KvpressEngine, KvpressSpec, Pressed, missing
+from harness.engines.kvpress_env import child
+from harness.errors import EngineMissing, ServerDied
+from tests.engines import tiny_llama
+
+FAKE = Path(__file__).resolve().parents[1] / "fake_kvpress"
+TOKENS = tuple((7 * place) % 127 + 1 for place in range(60))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama.write(tmp_path_factory.mktemp("tiny-llama"))
+
+
+@pytest.fixture(scope="module")
+def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KvpressEngine]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KVBENCH_KVPRESS_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", str(FAKE))
+        log = tmp_path_factory.mktemp("logs") / "kvpress.log"
+        started = KvpressEngine.launch(KvpressSpec(str(model)), log, timeout_s=120)
+    yield started
+    started.stop()
+
+
+def asked(press: str = "none", ratio: float = 0.0, **changes: object) -> Asked:
+    given = {"tokens": TOKENS, "prefill": 40, "positions": (41, 45, 59), "index": 3}
+    return Asked(press=press, compression_ratio=ratio, **{**given, **changes})  # type: ignore[arg-type]
+
+
+def score(engine: KvpressEngine, wanted: Asked) -> Pressed:
+    found = engine.score(wanted, timeout_s=60)
+    assert isinstance(found, Pressed), found
+    return found
+
+
+def test_it_tells_what_it_is_made_of(engine: KvpressEngine) -> None:
+    assert engine.facts is not None
+    assert (engine.facts.kvpress, engine.facts.dtype, engine.facts.device) == (
+        "0.0.1",
+        "float32",
+        "cpu",
+    )
+    assert engine.startup_s is not None
+
+
+def test_without_a_policy_everything_stays_and_scores_are_those_of_one_pass(
+    engine: KvpressEngine, model: Path
+) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    whole = AutoModelForCausalLM.from_pretrained(model)
+    with torch.inference_mode():
+        rows = whole(torch.tensor([TOKENS])).logits[0].log_softmax(-1)
+    found = score(engine, asked())
+    assert (found.index, found.kept_tokens) == (3, 40)
+    assert found.cache_bytes == 40 * tiny_llama.FP32_BYTES_PER_TOKEN
+    for slot, place in enumerate((41, 45, 59)):
+        row = rows[place - 1]
+        assert math.isclose(found.logprobs[slot], float(row[TOKENS[place]]), abs_tol=1e-4)
+        assert found.ranks[slot] == 1 + int((row > row[TOKENS[place]]).sum())
+        assert found.top_ids[slot][0] == int(row.argmax())
+        assert TOKENS[place] in found.top_ids[slot]
+
+
+def test_a_policy_leaves_as_many_tokens_and_bytes_as_its_ratio_says(engine: KvpressEngine) -> None:
+    """Half of 40 tokens, 512 bytes each; what was dropped changes the tail's probabilities."""
+    bare, found = score(engine, asked()), score(engine, asked("streaming_llm", 0.5))
+    assert found.kept_tokens == 20
+    assert found.cache_bytes == 20 * tiny_llama.FP32_BYTES_PER_TOKEN
+    assert found.logprobs != bare.logprobs
+
+
+def test_a_policy_leaves_no_trace_on_the_next_request(engine: KvpressEngine) -> None:
+    before = score(engine, asked())
+    score(engine, asked("streaming_llm", 0.5))
+    assert score(engine, asked()) == before
+
+
+def test_what_the_model_refuses_is_a_reason_and_the_next_prompt_is_served(
+    engine: KvpressEngine,
+) -> None:
+    told = engine.score(asked(tokens=(*TOKENS[:50], 9999, *TOKENS[51:])), timeout_s=60)
+    assert isinstance(told, str)
+    assert "Error" in told
+    assert score(engine, asked()).kept_tokens == 40
+
+
+def test_a_token_beyond_the_likeliest_is_listed_too() -> None:
+    import torch
+
+    row = torch.linspace(3.0, -3.0, 50)
+    told = child.listed(row, 40)
+    assert told["rank"] == 41
+    assert told["top_ids"] == [*range(20), 40]
+    assert told["top_logprobs"][-1] == told["logprob"]
+    assert child.listed(row, 2)["top_ids"] == list(range(20))
+
+
+def test_where_its_environment_is_missing_the_reason_names_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVBENCH_KVPRESS_PYTHON", str(tmp_path / "python"))
+    assert "`make kvpress`" in (missing() or "")
+    monkeypatch.setenv("KVBENCH_KVPRESS_PYTHON", sys.executable)
+    assert missing() is None
+
+
+def test_a_python_without_kvpress_is_named_with_what_to_do(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(
+        "#!/bin/sh\necho \"ModuleNotFoundError: No module named 'kvpress'\" >&2\nexit 1\n"
+    )
+    bare.chmod(0o755)
+    monkeypatch.setenv("KVBENCH_KVPRESS_PYTHON", str(bare))
+    with pytest.raises(EngineMissing) as caught:
+        KvpressEngine.launch(KvpressSpec(str(model)), tmp_path / "log", timeout_s=30)
+    assert "make kvpress" in (caught.value.next_move or "")
+
+
+def test_a_child_that_dies_ends_the_wait_with_its_log(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVBENCH_KVPRESS_PYTHON", sys.executable)
+    monkeypatch.setenv("PYTHONPATH", str(FAKE))
+    dying = KvpressEngine.launch(KvpressSpec(str(model)), tmp_path / "log", timeout_s=120)
+    try:
+        dying._child.kill()
+        with pytest.raises(ServerDied, match="kvpress ended with exit code -9"):
+            dying.score(asked(), timeout_s=30)
+    finally:
+        dying.stop()
