@@ -72,5 +72,6 @@ def note(rule: SnapKvRule, block_size: Tokens) -> str:
     return (
         f"token eviction by score ({rule}): {kept} blocks of {block_size} stay of each prompt once "
         "it is computed, beside its last partial block and what is decoded; a prompt needs all "
-        "its blocks until then, so the pool's capacity and peak are full attention's"
+        "its blocks until then, so the pool's capacity and peak are full attention's; the engine "
+        "refuses it on GPUs and without enable_chunked_prefill: false"
     )

@@ -19,6 +19,8 @@ from typing import Any
 import httpx
 
 from harness.engines import models, vllm
+from harness.record import GrantedKv
+from harness.specs.eviction import SnapKvRule
 from harness.telemetry.engine import EngineSource, read_granted
 
 MODEL = "smollm2-135m-instruct"
@@ -33,6 +35,15 @@ FLAGS: Mapping[str, Any] = {
     "gpu_memory_utilization": 0.3,
     "kv_cache_memory_bytes": GIB,
 }
+#: The same for the rule by score, which needs whole prompts; decoding can follow a text.
+WHOLE_PROMPTS: Mapping[str, Any] = {
+    **FLAGS,
+    "max_num_batched_tokens": 4096,
+    "enable_chunked_prefill": False,
+    "logits_processors": "tests.engines.eviction.forced:ForcedTokens",
+}
+#: Where the server finds the above.
+ROOT = {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
 #: The plugin list of the engine itself, ours left out: the stock engine.
 STOCK = {"VLLM_PLUGINS": ""}
 
@@ -85,6 +96,26 @@ class Engine:
         told = answer["choices"][0]["prompt_logprobs"][1:]
         return [step[str(token)]["logprob"] for step, token in zip(told, prompt[1:], strict=True)]
 
+    def followed(self, texts: Sequence[list[int]], prompt: int) -> list[list[float]]:
+        """Log-probabilities of each text's tokens behind its first ``prompt``, decoded together."""
+        with ThreadPoolExecutor(len(texts)) as pool:
+            return list(pool.map(lambda text: self._followed(text, prompt), texts))
+
+    def _followed(self, text: list[int], prompt: int) -> list[float]:
+        answer = self.ask(
+            "/v1/completions",
+            prompt=text[:prompt],
+            max_tokens=len(text) - prompt,
+            temperature=0.0,
+            ignore_eos=True,
+            logprobs=0,
+            return_tokens_as_token_ids=True,
+            vllm_xargs={"forced": text[prompt:]},
+        )
+        told = answer["choices"][0]["logprobs"]
+        assert told["tokens"] == [f"token_id:{token}" for token in text[prompt:]]
+        return told["token_logprobs"]
+
     def use(self) -> Use:
         with contextlib.closing(EngineSource(self.server.root_url, 30.0)) as source:
             (sample,) = source.read(time.monotonic())
@@ -134,8 +165,56 @@ def engine(
         yield Engine(server)
 
 
+#: Tokens of the text that every server computes.
+LENGTH = 3000
+SHORT = (
+    "What is the capital of France?",
+    "Write a haiku about rain.",
+    "def fibonacci(n):",
+    "List the planets of the solar system in order:",
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one server told and showed."""
+
+    granted: GrantedKv
+    log: str
+    tokens: list[int]
+    texts: list[str]
+    logprobs: list[float]
+    long_text: str
+    decoding: list[Use]
+    crowd: list[str]
+    after: Use
+
+
+def look(server: Engine, *, wholly: bool) -> Seen:
+    tokens = server.tokens(prose())[:LENGTH]
+    texts = [server.complete(prompt, 100) for prompt in SHORT]
+    logprobs = server.logprobs(tokens)
+    long_text, uses, crowd = "", [], []
+    if wholly:
+        with server.watched() as uses:
+            long_text = server.complete(tokens, 64)
+        crowd = server.at_once([tokens[:length] for length in (40, 500, 900, 1700)], 24)
+    after = server.use()
+    log = server.server.log()
+    return Seen(server.granted, log, tokens, texts, logprobs, long_text, uses, crowd, after)
+
+
+def served(folder: Path, env: dict[str, str], *, wholly: bool = False) -> Seen:
+    with engine(folder, env) as server:
+        return look(server, wholly=wholly)
+
+
 def evicting(sinks: int, window: int) -> dict[str, str]:
     return {"KVBENCH_EVICTION": f"sinks={sinks},window={window}"}
+
+
+def snapkv(rule: SnapKvRule) -> dict[str, str]:
+    return {"KVBENCH_EVICTION": str(rule), **ROOT}
 
 
 def perplexity(logprobs: Sequence[float]) -> float:

@@ -1,8 +1,8 @@
 """The figures of docs/eviction.md: ``python -m tests.engines.eviction.measure [PART …]``.
 
-``quality``, ``cuts``, ``crowd`` and ``preemption`` start real servers one after another (about half
-a minute each beside their work) and print one JSON object per server. ``against_fp32`` starts none:
-it reads the log-probabilities that the first two left in ``tests/artifacts`` and holds them against
+All parts but ``against_fp32`` start real servers one after another (about half a minute each beside
+their work) and print one JSON object per server. ``against_fp32`` starts none: it reads the
+log-probabilities that ``quality`` and ``cuts`` left in ``tests/artifacts`` and holds them against
 transformers with the rule as an explicit mask. Nothing is judged but what must hold: every request
 ends, every block comes back, and decoding holds as many blocks as predicted.
 """
@@ -17,11 +17,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.specs.eviction import EvictionRule
+from harness.specs.eviction import EvictionRule, SnapKvRule
 from harness.theory.eviction import blocks_held
 from tests.engines.eviction.driving import (
     FLAGS,
+    ROOT,
     STOCK,
+    WHOLE_PROMPTS,
     Engine,
     Use,
     engine,
@@ -29,10 +31,11 @@ from tests.engines.eviction.driving import (
     perplexity,
     prose,
     reference,
+    snapkv,
     span,
 )
 
-LENGTH, DECODED = 3000, 40
+LENGTH, PROMPT, DECODED = 3000, 2500, 40
 KEPT = Path(__file__).resolve().parents[2] / "artifacts" / "eviction"
 RULE = EvictionRule(32, 512)
 
@@ -188,6 +191,56 @@ def preemption(folder: Path) -> None:
             tell(run=name, **pooled(server, prompts, 600, temperature=0.7))
 
 
+def by_score(folder: Path) -> None:
+    """SnapKV beside full attention and sinks with a window, all by decoding along a text."""
+    rules: Mapping[str, tuple[Mapping[str, str], int]] = {
+        "none": ({**STOCK, **ROOT}, 32),
+        "snapkv=512": (snapkv(SnapKvRule(512)), 32),
+        "snapkv=1248": (snapkv(SnapKvRule(1248)), 32),
+        "snapkv=512, block 128": (snapkv(SnapKvRule(512)), 128),
+        "sinks=32,window=480": ({**evicting(32, 480), **ROOT}, 32),
+    }
+    for name, (env, block) in rules.items():
+        flags = {**WHOLE_PROMPTS, "block_size": block, "enable_prefix_caching": block == 128}
+        with engine(folder, env, flags) as server:
+            texts = [server.tokens(prose(part))[:LENGTH] for part in range(3)]
+            with server.watched(0.03) as seen:
+                within = server.complete(texts[0][:500], DECODED)
+                server.complete(texts[0][:PROMPT], DECODED)
+            found = server.followed(texts, PROMPT)
+            granted = server.granted
+            # Nothing of a cut request may be found again.
+            assert (server.use().blocks, server.use().prefix_hits) == (0, 0)
+        blocks = [round(use.blocks) for use in seen if use.running]
+        tell(
+            run=name,
+            concurrency=granted.max_concurrency,
+            blocks={"peak": max(blocks), "decoding": sorted(set(blocks[-8:]))},
+            ppl_2501_3000=[round(perplexity(each), 2) for each in found],
+            within=within,
+        )
+
+
+def crowd_by_score(folder: Path) -> None:
+    """The crowd and the preemption of the other rule, prompts uncut by chunks."""
+    for name, env in (("snapkv=512", snapkv(SnapKvRule(512))), ("none", {**STOCK, **ROOT})):
+        with engine(folder, env, {**WHOLE_PROMPTS, "num_gpu_blocks_override": 220}) as server:
+            tokens = server.tokens(prose())
+            prompts = [tokens[start : start + PROMPT] for start in range(0, 2400, 200)]
+            tell(run=f"crowd, {name}", **pooled(server, prompts, 100))
+    flags = {
+        **WHOLE_PROMPTS,
+        "num_gpu_blocks_override": 70,
+        "max_model_len": 1536,
+        "max_num_batched_tokens": 1536,
+    }
+    with engine(folder, snapkv(SnapKvRule(256)), flags) as server:
+        tokens = server.tokens(prose())
+        prompts = [tokens[start : start + 400] for start in range(0, 1600, 200)]
+        found = pooled(server, prompts, 600, temperature=0.7)
+        tell(run="preemption, snapkv=256", **found)
+
+
 def against_fp32(_folder: Path) -> None:
     """What servers left, against transformers in fp32 with the rule as an explicit mask."""
     for path in sorted(KEPT.glob("*.json")):
@@ -208,6 +261,8 @@ PARTS = {
     "cuts": cuts,
     "crowd": crowd,
     "preemption": preemption,
+    "by_score": by_score,
+    "crowd_by_score": crowd_by_score,
     "against_fp32": against_fp32,
 }
 

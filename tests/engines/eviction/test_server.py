@@ -7,8 +7,6 @@ of crowded pools come from ``measure.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,75 +14,19 @@ import pytest
 from harness.engines import models, vllm
 from harness.engines.eviction.evidence import require_in_force
 from harness.errors import ServerStartError
-from harness.record import GrantedKv
 from tests.engines.eviction.driving import (
     FLAGS,
+    LENGTH,
     MODEL,
-    STOCK,
-    Engine,
-    Use,
-    engine,
+    Seen,
     evicting,
     perplexity,
-    prose,
     reference,
+    served,
     span,
 )
 
 pytestmark = pytest.mark.engine
-
-LENGTH = 3000
-SHORT = (
-    "What is the capital of France?",
-    "Write a haiku about rain.",
-    "def fibonacci(n):",
-    "List the planets of the solar system in order:",
-)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What one server told and showed."""
-
-    granted: GrantedKv
-    log: str
-    tokens: list[int]
-    texts: list[str]
-    logprobs: list[float]
-    long_text: str
-    decoding: list[Use]
-    crowd: list[str]
-    after: Use
-
-
-def look(server: Engine, *, wholly: bool) -> Seen:
-    tokens = server.tokens(prose())[:LENGTH]
-    texts = [server.complete(prompt, 100) for prompt in SHORT]
-    logprobs = server.logprobs(tokens)
-    long_text, uses, crowd = "", [], []
-    if wholly:
-        with server.watched() as uses:
-            long_text = server.complete(tokens, 64)
-        crowd = server.at_once([tokens[:length] for length in (40, 500, 900, 1700)], 24)
-    after = server.use()
-    log = server.server.log()
-    return Seen(server.granted, log, tokens, texts, logprobs, long_text, uses, crowd, after)
-
-
-def served(folder: Path, env: dict[str, str], *, wholly: bool = False) -> Seen:
-    with engine(folder, env) as server:
-        return look(server, wholly=wholly)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    return tmp_path_factory.mktemp("eviction")
-
-
-@pytest.fixture(scope="module")
-def stock(folder: Path) -> Seen:
-    """The engine without our plugin."""
-    return served(folder, STOCK, wholly=True)
 
 
 @pytest.fixture(scope="module")
