@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness.analysis.compare import analyse
-from harness.analysis.eviction import evictions
-from harness.record import EngineSample
-from harness.specs.eviction import EvictionRule
+from harness.analysis.eviction import decoding_blocks, evictions, measured_decoding
+from harness.record import EngineSample, RequestRecord
+from harness.specs.eviction import EvictionRule, SnapKvRule
 from tests.analysis.build import with_run
 from tests.records import EXERCISE, bench
 
@@ -65,16 +65,62 @@ def test_more_blocks_than_predicted_do_not_hold() -> None:
     assert evicting.holds is False
 
 
-def test_the_price_is_the_perplexity_of_the_same_texts_over_the_baselines() -> None:
+def test_the_price_is_the_perplexity_of_the_same_tails_over_the_baselines() -> None:
     analysis, records = planted(0.1)
-    seen = SimpleNamespace(perplexity=13.2, baseline_perplexity=12.0, perplexity_ratio=1.1)
+    seen = SimpleNamespace(
+        perplexity=13.2, baseline_perplexity=12.0, perplexity_ratio=1.1, positions=9
+    )
     quality: Any = SimpleNamespace(
-        variants=(SimpleNamespace(on_context=seen),),
-        of=lambda _variant: SimpleNamespace(on_context=seen),
+        variants=(SimpleNamespace(on_tail=seen), SimpleNamespace(on_tail=None)),
+        pressed=(),
+        of=lambda _variant: SimpleNamespace(on_tail=seen),
     )
     full, evicting = evictions(analysis.trials, records, quality)
     assert (full.perplexity, full.perplexity_ratio) == (12.0, 1.0)
     assert (evicting.perplexity, evicting.perplexity_ratio) == (13.2, 1.1)
+
+
+def test_blocks_while_decoding_follow_each_rule() -> None:
+    """Blocks of 32, 1,536 tokens and 64 more.
+
+    Everything: the last step has 1,599 tokens, 50 blocks. Sinks 32 and window 512: 17 or 18 as the
+    window moves, so at most 18. SnapKV 512: 16 blocks of the prompt and 63 tokens, 18. One token of
+    output is the prefill's: there is no decode step.
+    """
+    assert decoding_blocks(None, 32, 1536, 64) == 50
+    assert decoding_blocks(EvictionRule(32, 512), 32, 1536, 64) == 18
+    assert decoding_blocks(SnapKvRule(512), 32, 1536, 64) == 18
+    assert decoding_blocks(None, 32, 1536, 1) is None
+
+
+def decoding(*seen: tuple[float, float, float]) -> Any:
+    """A record of two requests that decode from 2 and 4 s to 9 s; samples (t, usage, running)."""
+    requests = tuple(
+        RequestRecord(index, "measured", 10, 10, 0.0, 0.0, first, 9.0)
+        for index, first in enumerate((2.0, 4.0))
+    )
+    samples = tuple(
+        EngineSample(t_s=t, kv_cache_usage=usage, requests_running=running)
+        for t, usage, running in seen
+    )
+    return SimpleNamespace(engine_samples=samples, requests=requests)
+
+
+def test_only_samples_count_at_which_every_running_request_decodes() -> None:
+    """Until 4 s one of the two is still in its prefill, which holds more: 0.8 is not counted.
+
+    Of 101 blocks 100 are usable: 0.36 × 100 / 2 = 18 per request.
+    """
+    early = ((1.0, 0.1, 2.0), (2.0, 0.8, 2.0), (3.0, 0.8, 2.0))
+    late = ((4.5, 0.4, 2.0), (5.0, 0.36, 2.0), (6.0, 0.36, 2.0), (7.0, 0.34, 2.0))
+    assert measured_decoding(decoding(*early, *late), 101) == 18.0
+    assert measured_decoding(decoding(*early), 101) is None
+
+
+def test_a_moment_at_which_the_number_running_changes_is_not_counted() -> None:
+    """A request that has just gone has left its blocks or not yet: nobody can tell."""
+    samples = ((5.0, 0.36, 2.0), (6.0, 0.9, 2.0), (7.0, 0.18, 1.0))
+    assert measured_decoding(decoding(*samples), 101) is None
 
 
 def test_without_a_measured_quality_the_price_is_unknown() -> None:
