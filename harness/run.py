@@ -28,12 +28,13 @@ from harness.record import (
     ServerFacts,
     TrialFacts,
 )
-from harness.store import LOG_FILE, TrialFolder
+from harness.store import TrialFolder
 from harness.telemetry.engine import EngineSource
 from harness.telemetry.nvml import NvmlSource
 from harness.telemetry.process import ProcessSource, tree_pids
 from harness.telemetry.sampler import Sampler
 from harness.telemetry.source import Source
+from harness.units import Seconds
 
 #: Gets the load's progress and the latest reading of the KV gauge (0–1, None if unknown).
 ProgressSink = Callable[[LoadProgress, float | None], None]
@@ -98,7 +99,17 @@ def run_trial(
     Raises:
         StoreError: results can't be written.
     """
-    started = Run(
+    load = _ServerLoad(endpoint, plan, concurrency, load_workers, on_progress)
+    sources = sources_for(endpoint, environment, server.env.get(VISIBLE_DEVICES))
+    started = begin(facts, environment, server)
+    return record_trial(
+        run_folder, started, endpoint.log_path, sources, load.play, on_sample=load.see
+    )
+
+
+def begin(facts: TrialFacts, environment: Environment, server: ServerFacts) -> Run:
+    """The record of a trial as it begins, now."""
+    return Run(
         schema_version=SCHEMA_VERSION,
         trial=facts,
         environment=environment,
@@ -106,72 +117,65 @@ def run_trial(
         server=server,
         zero_unix_s=time.time(),
     )
-    sources = sources_for(endpoint, environment, server.env.get(VISIBLE_DEVICES))
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """How a load ended: the bounds of its measured phase on the trial's clock, and what failed."""
+
+    start_s: Seconds | None
+    end_s: Seconds | None
+    failure: str | None
+
+
+def record_trial(
+    run_folder: Path,
+    started: Run,
+    log_path: Path | None,
+    sources: Sequence[Source],
+    load: Callable[[TrialFolder, Clock], Played],
+    *,
+    on_sample: Callable[[Sample], None] = lambda _sample: None,
+) -> Run:
+    """Open a trial's record, play ``load`` under telemetry, seal it; the sources are closed.
+
+    Raises:
+        StoreError: results can't be written.
+        KeyboardInterrupt: after the trial was sealed as failed.
+    """
     try:
         with TrialFolder(run_folder, started) as folder:
-            link_log(endpoint.log_path, folder.path / LOG_FILE)
-            return _measure(folder, endpoint, plan, sources, concurrency, load_workers, on_progress)
+            link_log(log_path, folder.log_path)
+            return _under_telemetry(folder, sources, load, on_sample)
     finally:
         for source in sources:
             source.close()
 
 
-def _measure(
+def _under_telemetry(
     folder: TrialFolder,
-    endpoint: Endpoint,
-    plan: Sequence[PlannedRequest],
     sources: Sequence[Source],
-    concurrency: int | None,
-    load_workers: int,
-    on_progress: ProgressSink,
+    load: Callable[[TrialFolder, Clock], Played],
+    on_sample: Callable[[Sample], None],
 ) -> Run:
     clock = Clock()
-    errors: list[str] = []
-    kv_usage: list[float | None] = [None]
-    silence = Silence(endpoint.target.timeout_s)
 
     def sample(taken: Sample) -> None:
         folder.append_sample(taken)
-        if isinstance(taken, EngineSample):
-            kv_usage[0] = taken.kv_cache_usage
+        on_sample(taken)
 
     sampler = Sampler(sources, clock, sample)
-
-    def keep(record: RequestRecord) -> None:
-        folder.append_request(record)
-        silence.take(record)
-        if record.phase == "measured" and record.error is not None:
-            errors.append(record.error)
-
-    def tell(progress: LoadProgress) -> None:
-        silence.see(progress)
-        on_progress(progress, kv_usage[0])
-
     try:
         with sampler:
-            outcome = play(
-                plan,
-                endpoint.target,
-                concurrency=concurrency,
-                clock=clock,
-                on_record=keep,
-                on_sample=sample,
-                on_progress=tell,
-                should_stop=lambda: endpoint.death() or silence.reason,
-                load_workers=load_workers,
-            )
+            played = load(folder, clock)
     except KeyboardInterrupt:
         folder.seal_with(status="failed", reason="interrupted by the user")
         raise
-    if silence.reason is not None:
-        endpoint.given_up.append(silence.reason)
-    measured = sum(request.phase == "measured" for request in plan)
-    failure = outcome.stopped_early or silence.reason or _all_failed(errors, measured)
     return folder.seal_with(
-        status="failed" if failure else "sealed",
-        reason=failure,
-        load_start_s=outcome.load_start_s,
-        load_end_s=outcome.load_end_s,
+        status="failed" if played.failure else "sealed",
+        reason=played.failure,
+        load_start_s=played.start_s,
+        load_end_s=played.end_s,
         sampler_cpu_share=sampler.cpu_share,
         sampler_interval_s=sampler.interval_s,
         sampler_problems=tuple(
@@ -181,7 +185,57 @@ def _measure(
     )
 
 
-def _all_failed(errors: Sequence[str], measured: int) -> str | None:
+@dataclass(slots=True)
+class _ServerLoad:
+    """A plan that is played against a server, and what is noticed on the way."""
+
+    endpoint: Endpoint
+    plan: Sequence[PlannedRequest]
+    concurrency: int | None
+    load_workers: int
+    on_progress: ProgressSink
+    kv_usage: float | None = None
+
+    def see(self, sample: Sample) -> None:
+        """Take note of the KV gauge, for the progress line."""
+        if isinstance(sample, EngineSample):
+            self.kv_usage = sample.kv_cache_usage
+
+    def play(self, folder: TrialFolder, clock: Clock) -> Played:
+        """Play everything, or as far as the server answers."""
+        errors: list[str] = []
+        silence = Silence(self.endpoint.target.timeout_s)
+
+        def keep(record: RequestRecord) -> None:
+            folder.append_request(record)
+            silence.take(record)
+            if record.phase == "measured" and record.error is not None:
+                errors.append(record.error)
+
+        def tell(progress: LoadProgress) -> None:
+            silence.see(progress)
+            self.on_progress(progress, self.kv_usage)
+
+        outcome = play(
+            self.plan,
+            self.endpoint.target,
+            concurrency=self.concurrency,
+            clock=clock,
+            on_record=keep,
+            on_sample=folder.append_sample,
+            on_progress=tell,
+            should_stop=lambda: self.endpoint.death() or silence.reason,
+            load_workers=self.load_workers,
+        )
+        if silence.reason is not None:
+            self.endpoint.given_up.append(silence.reason)
+        failure = outcome.stopped_early or silence.reason or all_failed(errors, self.plan)
+        return Played(outcome.load_start_s, outcome.load_end_s, failure)
+
+
+def all_failed(errors: Sequence[str], plan: Sequence[PlannedRequest]) -> str | None:
+    """Why a load counts as failed of which every measured request did; None if one did not."""
+    measured = sum(request.phase == "measured" for request in plan)
     if measured == 0 or len(errors) < measured:
         return None
     return f"every request failed; the first said: {errors[0]}"
@@ -217,5 +271,5 @@ def seal_unplayed(
         server=server,
     )
     with TrialFolder(run_folder, run) as folder:
-        link_log(log_path, folder.path / LOG_FILE)
+        link_log(log_path, folder.log_path)
         return folder.seal_with(status="skipped" if skipped else "failed", reason=reason)

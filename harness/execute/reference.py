@@ -7,8 +7,7 @@ it ends. Not covered: warm-ups beyond those of the workload, and concurrency.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.clock import Clock
@@ -17,28 +16,23 @@ from harness.engines.reference import ENGINE, ReferenceEngine, ReferenceSpec, co
 from harness.errors import ServerDied
 from harness.load import LoadProgress
 from harness.record import (
-    SCHEMA_VERSION,
     Environment,
     PlannedRequest,
     Run,
     ServerFacts,
     TrialFacts,
 )
-from harness.run import link_log
+from harness.run import Played, ProgressSink, all_failed, begin, record_trial
 from harness.scenario import Trial, reference_options
 from harness.shell import relative_to_here, with_tilde
 from harness.store import TrialFolder
 from harness.telemetry.nvml import NvmlSource
 from harness.telemetry.process import ProcessSource, tree_pids, tree_rss_bytes
-from harness.telemetry.sampler import Sampler
 from harness.telemetry.source import Source
 from harness.units import Bytes, Seconds
 
 #: The engine computes on every core; a line drawn for every token would slow it down.
 TELL_EVERY_S: Seconds = 0.5
-
-#: Gets how far the load is; the reference engine has no KV gauge, so the second is None.
-ProgressSink = Callable[[LoadProgress, float | None], None]
 
 
 def reference_spec(trial: Trial, model: ResolvedModel) -> ReferenceSpec:
@@ -98,36 +92,10 @@ def run_reference_trial(
     Raises:
         StoreError: results can't be written.
     """
-    started = Run(
-        schema_version=SCHEMA_VERSION,
-        trial=trial,
-        environment=environment,
-        status="started",
-        server=server,
-        zero_unix_s=time.time(),
-    )
+    player = _Player(engine, plan, timeout_s, on_progress)
+    started = begin(trial, environment, server)
     sources = _sources(engine.pid, environment)
-    with TrialFolder(run_folder, started) as folder:
-        link_log(engine.log_path, folder.log_path)
-        player = _Player(folder, engine, plan, timeout_s, on_progress)
-        sampler = Sampler(sources, player.clock, folder.append_sample)
-        try:
-            with sampler:
-                failure = player.play()
-        except KeyboardInterrupt:
-            folder.seal_with(status="failed", reason="interrupted by the user")
-            raise
-        finally:
-            for source in sources:
-                source.close()
-        return folder.seal_with(
-            status="failed" if failure else "sealed",
-            reason=failure,
-            load_start_s=player.start_s,
-            load_end_s=player.end_s,
-            sampler_cpu_share=sampler.cpu_share,
-            sampler_interval_s=sampler.interval_s,
-        )
+    return record_trial(run_folder, started, engine.log_path, sources, player.play)
 
 
 def _sources(pid: int, environment: Environment) -> list[Source]:
@@ -142,16 +110,11 @@ class _Player:
 
     def __init__(
         self,
-        folder: TrialFolder,
         engine: ReferenceEngine,
         plan: Sequence[PlannedRequest],
         timeout_s: Seconds,
         on_progress: ProgressSink,
     ) -> None:
-        self.clock = Clock()
-        self.start_s: Seconds | None = None
-        self.end_s: Seconds | None = None
-        self._folder = folder
         self._engine = engine
         self._plan = plan
         self._timeout_s = timeout_s
@@ -160,39 +123,38 @@ class _Player:
         self._tokens = 0
         self._told_at_s: Seconds = float("-inf")
 
-    def play(self) -> str | None:
-        """Play everything; returns why the trial failed, if it did."""
+    def play(self, folder: TrialFolder, clock: Clock) -> Played:
+        """Play everything, one request after the other."""
+        start_s = end_s = None
         for request in self._plan:
-            if request.phase == "measured" and self.start_s is None:
-                self.start_s = self.clock.now()
+            if request.phase == "measured" and start_s is None:
+                start_s = clock.now()
             try:
-                self._play_one(request)
+                self._play_one(request, folder, clock)
             except ServerDied as error:
-                return f"{error.what}: {error.evidence}" if error.evidence else error.what
-            self.end_s = self.clock.now() if self.start_s is not None else None
-        measured = sum(request.phase == "measured" for request in self._plan)
-        if self._errors and len(self._errors) == measured:
-            return f"every request failed; the first said: {self._errors[0]}"
-        return None
+                failure = f"{error.what}: {error.evidence}" if error.evidence else error.what
+                return Played(start_s, end_s, failure)
+            end_s = clock.now() if start_s is not None else None
+        return Played(start_s, end_s, all_failed(self._errors, self._plan))
 
-    def _play_one(self, request: PlannedRequest) -> None:
+    def _play_one(self, request: PlannedRequest, folder: TrialFolder, clock: Clock) -> None:
         before = self._tokens
         generation = self._engine.generate(
             request,
-            self.clock,
+            clock,
             timeout_s=self._timeout_s,
-            on_token=lambda count: self._tell(request, before + count),
+            on_token=lambda count: self._tell(request, before + count, clock),
         )
         if request.phase == "measured":
             for sample in generation.cache:
-                self._folder.append_sample(sample)
-        self._folder.append_request(generation.record)
+                folder.append_sample(sample)
+        folder.append_request(generation.record)
         if generation.record.error is not None and request.phase == "measured":
             self._errors.append(generation.record.error)
 
-    def _tell(self, request: PlannedRequest, tokens: int) -> None:
+    def _tell(self, request: PlannedRequest, tokens: int, clock: Clock) -> None:
         self._tokens = tokens
-        now = self.clock.now()
+        now = clock.now()
         if now - self._told_at_s < TELL_EVERY_S:
             return
         self._told_at_s = now
