@@ -96,7 +96,11 @@ def analyse(
     pooled = any(record.run.trial.engine == "vllm" for record in records)
     kv = _kv(analysed, records, baseline) if pooled else ()
     seen = _occupancies(records, predictions)
-    quality = analyse_quality(answers, baseline) if answers is not None else None
+    quality = (
+        analyse_quality(answers, baseline, _random_weights(records))
+        if answers is not None
+        else None
+    )
     never_run = len(set(bench.trial_ids) - {record.run.trial.trial_id for record in every})
     budget = bench.scenario.get("kv_budget") or {}
     return Analysis(
@@ -132,6 +136,14 @@ def analyse(
         skipped=dict(bench.skipped),
         quality=quality,
     )
+
+
+def _random_weights(records: Sequence[TrialRecord]) -> set[str]:
+    return {
+        record.run.trial.variant
+        for record in records
+        if record.run.trial.server_flags.get("load_format") == "dummy"
+    }
 
 
 def _in_running_order(bench: BenchRecord, trials: Sequence[TrialRecord]) -> list[TrialRecord]:

@@ -12,7 +12,7 @@ Not covered: judges (``judging``), words and pictures (``report``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from harness.analysis.agreement import (
@@ -62,13 +62,23 @@ METHODS: Mapping[str, str] = {
 }
 
 
-def analyse_quality(records: QualityRecords, baseline: str) -> QualityAnalysis | None:
-    """Say what the stored answers show; None if none were asked for."""
+def analyse_quality(
+    records: QualityRecords, baseline: str, random_weights: Collection[str] = ()
+) -> QualityAnalysis | None:
+    """Say what the stored answers show; None if none were asked for.
+
+    ``random_weights`` names the variants whose checkpoint was made up by the engine: they write no
+    text, so whatever they answered is held against nobody.
+    """
     reference = next((p for p in records.passes if p.head.kind == "reference"), None)
     if reference is None:
         return None
     others = sorted(
-        (p for p in records.passes if p.head.kind not in ("reference", "kvpress")),
+        (
+            p
+            for p in records.passes
+            if p.head.kind not in ("reference", "kvpress") and p.head.variant not in random_weights
+        ),
         key=lambda p: (p.head.kind != "self", p.head.launches, p.head.variant),
     )
     base_found = retrieval(records.prompts, reference.answers)
@@ -94,6 +104,7 @@ def analyse_quality(records: QualityRecords, baseline: str) -> QualityAnalysis |
         left_out=reference.head.left_out,
         methods=METHODS,
         reference_launches=reference.head.launches,
+        textless=tuple(sorted(random_weights)),
         pressed=tuple(
             _pressed(record, reference)
             for record in records.passes

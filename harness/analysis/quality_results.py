@@ -221,7 +221,8 @@ class QualityAnalysis:
 
     ``variants`` begin with the baseline against itself, if that was measured.
     ``baseline_retrieval`` and ``baseline_gate`` are what the baseline alone was worth, and
-    ``reference_launches`` the server starts at which it answered first.
+    ``reference_launches`` the server starts at which it answered first. ``textless`` variants ran
+    on random weights: memory and speed are true, and there is no text to compare.
     """
 
     baseline: str
@@ -238,6 +239,7 @@ class QualityAnalysis:
     methods: Mapping[str, str]
     reference_launches: tuple[int, ...] = ()
     pressed: tuple[PressedQuality, ...] = ()
+    textless: tuple[str, ...] = ()
 
     @property
     def floor_restarted(self) -> bool:

@@ -110,6 +110,8 @@ def due(folder: Path, scenario: Scenario, trial: Trial) -> tuple[Due, ...]:
     """What this launch is to play, in order; empty where quality is off or done."""
     if scenario.quality is None or trial.engine != "vllm" or trial.model != scenario.model:
         return ()
+    if trial.flags.get("load_format") == "dummy":  # random weights write no text
+        return ()
     records = read_quality(folder)
     stored = {record.head.pass_id: record.head for record in records.passes}
     sealed = {name for name, head in stored.items() if head.status == "sealed"}
@@ -139,7 +141,13 @@ def _self_judge_due(records: QualityRecords, scenario: Scenario, *, last: bool) 
         if p.head.kind == "variant" and p.head.status == "sealed"
     }
     expected = {name for name in scenario.served if name != scenario.baseline}
+    expected -= {name for name in expected if _has_random_weights(scenario, name)}
     return bool(answered) and (last or answered == expected)
+
+
+def _has_random_weights(scenario: Scenario, variant: str) -> bool:
+    flags = {**scenario.server, **scenario.variants[variant].flags}
+    return flags.get("load_format") == "dummy"
 
 
 def play_due(

@@ -96,6 +96,11 @@ def _measured(bench: BenchRecord, quality: QualityAnalysis) -> Iterator[str]:
             "No judge was asked. `kvbench judge RUN --judge-url … --judge-model …` has the stored "
             "answers judged without running anything again."
         )
+    if quality.textless:
+        yield (
+            f"Not applicable to {', '.join(quality.textless)}: random weights (load_format: dummy) "
+            "write no text."
+        )
     if quality.left_out:
         count = len(quality.left_out)
         yield f"{_counted(count, 'prompt')} left out: {'; '.join(quality.left_out[:5])}."

@@ -174,6 +174,12 @@ def test_with_one_repeat_the_baseline_answers_twice_at_the_same_launch(tmp_path:
     }
 
 
+def test_a_variant_of_random_weights_is_never_asked(tmp_path: Path) -> None:
+    folder = run(tmp_path, "variants.fp8.load_format=dummy")
+    passes = {record.head.pass_id for record in store.read_quality(folder).passes}
+    assert passes == {"reference", "self"}
+
+
 def test_a_baseline_that_is_started_last_is_still_answered_first(tmp_path: Path) -> None:
     folder = run(tmp_path, "baseline=fp8", "quality.needles=null", "quality.num_prompts=5")
     # fp16 (0) comes before the reference stands at fp8 (1), fp8 (2) answers again, fp16 (3).

@@ -69,6 +69,18 @@ def test_only_broken_variants_are_gate_failures() -> None:
         assert set(gate_failures(quality)) == names
 
 
+def test_random_weights_write_no_text_so_no_gate_judges_it() -> None:
+    records = toy_records(Toy(weights=1))
+    judged = analyse_quality(records, "fp16")
+    assert judged is not None
+    assert set(gate_failures(judged)) == {"fp8"}
+    apart = analyse_quality(records, "fp16", {"fp8"})
+    assert apart is not None
+    assert not gate_failures(apart)
+    assert apart.of("fp8") is None
+    assert apart.textless == ("fp8",)
+
+
 def test_nothing_stored_is_no_quality() -> None:
     assert analyse_quality(QualityRecords(), "fp16") is None
 
