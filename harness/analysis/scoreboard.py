@@ -205,8 +205,10 @@ def _gain_text(row: ScoreRow) -> str:
 
 
 def _rows(bench: BenchRecord, analysis: Analysis) -> list[ScoreRow]:
-    names = bench.scenario.get("variants") or {}
-    return [_row(bench, analysis, str(name)) for name in names if name != analysis.baseline]
+    variants = bench.scenario.get("variants") or {}
+    # Policies of kvpress buy nothing on a server: their own section weighs them.
+    served = [name for name, given in variants.items() if not (given or {}).get("kvpress")]
+    return [_row(bench, analysis, str(name)) for name in served if name != analysis.baseline]
 
 
 @dataclass(frozen=True, slots=True)
