@@ -284,7 +284,8 @@ class BenchRecord:
     """``bench.json``: one run of a scenario, written before the first server is launched.
 
     ``scenario`` is the resolved scenario (after profile and ``--set``); ``skipped`` maps a
-    variant to the reason for which this device or engine can't run it.
+    variant to the reason for which this device or engine can't run it. ``beside`` names other
+    runs that were measured on the machine at the same time.
     """
 
     schema_version: int
@@ -303,6 +304,7 @@ class BenchRecord:
     kv_budget_bytes: Bytes | None = None
     kv_budget_tokens: Tokens | None = None
     skipped: dict[str, str] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
 
 
 # ── answer quality ──────────────────────────────────────────────────────────────────────────

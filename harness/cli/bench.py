@@ -25,7 +25,7 @@ from harness.cli.report import REPORTS_ROOT
 from harness.execute.adaptive import Until
 from harness.execute.estimate import estimate
 from harness.execute.local import run_scenario
-from harness.report.build import build_report
+from harness.report.build import build_report, check_writable
 from harness.report.evidence import time_text
 from harness.report.terminal import print_result
 from harness.store import DEFAULT_ROOT, read_bench, read_quality
@@ -68,8 +68,9 @@ def bench(
     overrides = [*(set_ or ()), *([f"repeats={repeats}"] if repeats is not None else ())]
     resolved = scenarios.load(scenario, profile, overrides, url)
     expected = estimate(resolved, out)
+    check_writable(reports)
     typer.echo(f"{resolved.name}: {estimate_text(expected)}", err=True)
-    with _sigterm_as_interrupt(), BenchProgress(expected.total_s) as progress:
+    with _sigterm_as_interrupt(_GO_ON), BenchProgress(expected.total_s) as progress:
         folder = run_scenario(
             resolved,
             root=out,
@@ -79,7 +80,8 @@ def bench(
             load_workers=load_workers,
             until=None if until_width is None else Until(until_width, max_repeats),
         )
-    _tell(folder, reports, as_json=as_json, strict=strict)
+    with _sigterm_as_interrupt(f"everything was measured; `kvbench report {folder}` tells it"):
+        _tell(folder, reports, as_json=as_json, strict=strict)
 
 
 def _tell(folder: Path, reports: Path, *, as_json: bool, strict: bool) -> None:
@@ -104,11 +106,14 @@ def _exit(analysis: Analysis, strict: bool) -> None:
         strict_exit(analysis)
 
 
+_GO_ON = "what was measured is kept, and the same command with --resume goes on from there"
+
+
 @contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
+def _sigterm_as_interrupt(kept: str) -> Iterator[None]:
     """Let SIGTERM, and a terminal that is closed, end a bench as Ctrl-C does.
 
-    The server is stopped, results are kept, the exit code is 130.
+    The server is stopped, results are kept (``kept`` says how to use them), the exit code is 130.
     """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -118,11 +123,7 @@ def _sigterm_as_interrupt() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(
-            "kvbench: interrupted; what was measured is kept, and the same command with --resume "
-            "goes on from there",
-            err=True,
-        )
+        typer.echo(f"kvbench: interrupted; {kept}", err=True)
         raise
     finally:
         for number, handler in before.items():

@@ -33,6 +33,7 @@ from harness.errors import (
 )
 from harness.execute import pressing, quality
 from harness.execute.adaptive import Until, wants_more
+from harness.execute.alone import Company, announced
 from harness.execute.budget import (
     FLAG,
     Budget,
@@ -90,6 +91,7 @@ class _Bench:
     quality_s: Seconds = 0.0
     stop_s: Seconds = 0.0
     trials_begun: int = 0
+    company: Company = field(default_factory=lambda: Company(None, None))
     clean_used_bytes: Bytes | None = None
 
     @property
@@ -238,6 +240,7 @@ def _open(
         load_s=record.load_s or 0.0,
         quality_s=record.quality_s or 0.0,
         stop_s=record.server_stop_s or 0.0,
+        company=held.enter_context(announced(folder)),
     )
 
 
@@ -276,6 +279,7 @@ def _run_group(
         skipped, reason = bench.final_failures[variant]
         _give_up(bench, pending, reason, skipped=skipped)
         return
+    _look_for_others(bench)
     bench.progress.launching(group, number, launches)
     if bench.scenario.attach is not None:
         _run_attached(bench, pending, first, trials, group[0])
@@ -285,6 +289,15 @@ def _run_group(
         _run_reference(bench, pending, first, trials)
     else:
         _run_launched(bench, pending, first, trials, group[0])
+
+
+def _look_for_others(bench: _Bench) -> None:
+    for other in bench.company.look():
+        bench.record = dataclasses.replace(bench.record, beside=(*bench.record.beside, other))
+        bench.progress.warn(
+            f"another bench is measuring on this machine ({other}): the two share its cores and "
+            "memory and spoil each other's speeds; end one of them"
+        )
 
 
 def _run_launched(

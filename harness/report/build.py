@@ -8,6 +8,7 @@ such. Not covered: comparing several runs.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,28 @@ def build_report(run_dir: Path, *, reports_root: Path | None = None) -> ReportPa
         folder.mkdir(parents=True, exist_ok=True)
         return write_report(bench, trials, analysis, run_dir=run_dir, folder=folder)
     except OSError as error:
-        raise StoreError(f"can't write the report: {error.strerror}", where=str(folder)) from error
+        raise _cannot_write(
+            folder, error, f"the run is kept; `kvbench report {run_dir} --reports DIR` tells it"
+        ) from error
+
+
+def check_writable(root: Path) -> None:
+    """Find out before a long bench, not after it, that no report can be written.
+
+    Raises:
+        StoreError: ``root`` can't be made, or not written into.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            pass
+    except OSError as error:
+        raise _cannot_write(root, error, "name another folder with --reports") from error
+
+
+def _cannot_write(folder: Path, error: OSError, next_move: str) -> StoreError:
+    what = f"can't write the report: {error.strerror}"
+    return StoreError(what, where=str(folder), next_move=next_move)
 
 
 def report_folder(bench: BenchRecord, root: Path) -> Path:

@@ -2,7 +2,8 @@
 
 ``KVBENCH_ENGINE_PYTHON`` names the script beside it. It grants a pool as the CPU backend would
 for the embedded model (23,040 B per token in 16 bit, half of that in fp8, blocks of 128), prints
-the log lines that kvbench reads, and misbehaves as the environment variable ``FAKE_ENGINE`` says:
+the log lines that kvbench reads (that of the eviction plugin among them), and misbehaves as the
+environment variable ``FAKE_ENGINE`` says:
 
 - ``log:FILE`` prints a stored log and exits with 1,
 - ``slow:SECONDS`` sleeps before it opens the port,
@@ -25,6 +26,8 @@ import sys
 import time
 from pathlib import Path
 
+from harness.engines.eviction.evidence import in_force_line
+from harness.specs.eviction import EvictionRule, rule_from_env
 from tests.standin import server
 
 BYTES_PER_TOKEN = {"auto": 23_040, "fp8": 11_520, "fp8_e4m3": 11_520, "fp8_e5m2": 11_520}
@@ -49,8 +52,10 @@ def main() -> None:
     parser.add_argument("--kv-offloading-size", type=float)
     for flag in ("enforce-eager", "enable-prefix-caching", "enable-prompt-tokens-details"):
         parser.add_argument(f"--{flag}", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--block-size", type=int, default=BLOCK)
     for flag in ("gpu-memory-utilization", "max-num-batched-tokens", "max-num-seqs"):
         parser.add_argument(f"--{flag}")
+    parser.add_argument("--attention-backend")
     args = parser.parse_args(sys.argv[3:])
     if args.kv_offloading_size is not None:
         # What the real engine does on a CPU.
@@ -78,12 +83,16 @@ def serve(args: argparse.Namespace, told: str) -> None:
         assert child.stdout is not None
         child.stdout.readline()
     rate = BYTES_PER_TOKEN[args.kv_cache_dtype] * args.hf_overrides.get("num_key_value_heads", 3)
-    tokens = args.kv_cache_memory_bytes // (rate // 3 * BLOCK) * BLOCK
+    tokens = args.kv_cache_memory_bytes // (rate // 3 * args.block_size) * args.block_size
     sys.stderr.write(
         f"(EngineCore pid=1) INFO 01-01 00:00:00 [x.py:1] CPU KV cache size: {tokens:,} tokens\n"
     )
+    if (rule := rule_from_env(os.environ)) is not None:
+        assert isinstance(rule, EvictionRule)
+        line = in_force_line(rule.sinks, 1, rule.window, args.block_size, None)
+        sys.stderr.write(f"(EngineCore pid=1) INFO 01-01 00:00:00 [x.py:1] {line}\n")
     words = ["--host", args.host, "--port", str(args.port), "--model", args.served_model_name]
-    words += ["--kv-cache-tokens", str(tokens), "--block-size", str(BLOCK)]
+    words += ["--kv-cache-tokens", str(tokens), "--block-size", str(args.block_size)]
     words += ["--kv-cache-memory-bytes", str(args.kv_cache_memory_bytes)]
     words += ["--max-model-len", str(args.max_model_len)]
     if kind == "options":
