@@ -14,7 +14,9 @@ from harness.execute.estimate import Estimate, estimate
 from harness.execute.outline import PlannedTrial, outline
 from harness.scenario import Scenario
 from harness.shell import relative_to_here, shell_line, with_tilde
+from harness.specs.eviction import SnapKvRule, rule_from_env
 from harness.store import DEFAULT_ROOT
+from harness.theory.snapkv import snapkv_blocks_held, snapkv_most_blocks_held
 from harness.units import DASH, format_bytes, format_count, format_duration
 
 
@@ -62,6 +64,7 @@ def _trial_json(item: PlannedTrial) -> dict[str, Any]:
             "kv_cache_tokens": capacity.kv_cache_tokens,
             "max_concurrency": capacity.max_concurrency,
             "concurrency_at_workload": capacity.concurrency(trial.workload.total_tokens),
+            "blocks_held": _blocks_held(item),
             "notes": list(capacity.notes),
         }
     return {
@@ -158,4 +161,22 @@ def _workload_lines(item: PlannedTrial) -> list[str]:
     trial, capacity = item.trial, item.capacity
     fits = None if capacity is None else capacity.concurrency(trial.workload.total_tokens)
     fit_text = "" if fits is None else f"; {format_count(fits, 2)} such requests fit the pool"
-    return [f"  {trial.trial_id}", f"    {trial.workload.label}{fit_text}"]
+    lines = [f"  {trial.trial_id}", f"    {trial.workload.label}{fit_text}"]
+    if held := _blocks_held(item):
+        lines.append(
+            f"    each holds up to {format_count(held['most'])} blocks, "
+            f"{format_count(held['decoding'])} at the end of its answer"
+        )
+    return lines
+
+
+def _blocks_held(item: PlannedTrial) -> dict[str, int] | None:
+    """Blocks of a request under SnapKV, which frees some once a prompt is computed."""
+    rule, load = rule_from_env(item.trial.env), item.trial.workload
+    if item.capacity is None or not isinstance(rule, SnapKvRule):
+        return None
+    tokens = (item.capacity.block_size, load.context_tokens, load.total_tokens)
+    return {
+        "most": snapkv_most_blocks_held(rule, *tokens),
+        "decoding": snapkv_blocks_held(rule, *tokens),
+    }

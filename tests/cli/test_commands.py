@@ -57,6 +57,23 @@ def test_plan_as_json_is_json_alone_on_stdout(scenario: Path) -> None:
     assert "profile: cpu" in done.stderr
 
 
+def test_plan_says_what_a_request_holds_once_its_prompt_was_cut(scenario: Path) -> None:
+    """900 tokens are 7 whole blocks of 128 and 4 tokens; 4 stay of 7, so 384 tokens go.
+
+    8 blocks hold the prompt; at 904 tokens 520 are left, in 5.
+    """
+    cut = 'cut: {env: {KVBENCH_EVICTION: "snapkv=512"}, enable_chunked_prefill: false}'
+    text = scenario.read_text().replace("fp8: {kv_cache_dtype: fp8}", cut)
+    scenario.write_text(text.replace("context_tokens: 64", "context_tokens: 900"))
+    done = kvbench("plan", str(scenario), "--profile", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("each holds up to 8 blocks, 5 at the end of its answer") == 1
+    assert "token eviction by score (snapkv=512,observe=64): 4 blocks of 128 stay" in done.stdout
+    told = json.loads(kvbench("plan", str(scenario), "--profile", "cpu", "--json").stdout)
+    held = {trial["variant"]: trial["theory"]["blocks_held"] for trial in told["trials"]}
+    assert held == {"fp16": None, "cut": {"most": 8, "decoding": 5}}
+
+
 @pytest.mark.parametrize("name", sorted(p.stem for p in (ROOT / "scenarios").glob("*.yaml")))
 @pytest.mark.parametrize("profile", ["cpu", "cuda"])
 def test_every_shipped_scenario_can_be_planned_offline(name: str, profile: str) -> None:
