@@ -192,7 +192,7 @@ def _memory_grid(
             "advertised, predicted",
             "advertised, granted",
             "capacity",
-            "fit at once, predicted",
+            "fit at worst, predicted",
             "running, peak",
         ),
         tuple(_memory_row(analysis, each, trials[each.variant]) for each in found),
