@@ -23,7 +23,7 @@ from harness.analysis.ledger import PredictedMemory, gpus, ledger
 from harness.analysis.metrics import summarize
 from harness.analysis.occupancy import occupancy
 from harness.analysis.plain import to_json
-from harness.analysis.quality import analyse_quality, gated
+from harness.analysis.quality import analyse_quality, gated, writes_no_text
 from harness.analysis.results import (
     Analysis,
     Bounds,
@@ -93,8 +93,7 @@ def analyse(
     shown = _with_pressed(every, analysed)
     baseline = _baseline(bench, records)
     comparisons = _comparisons(analysed, records, baseline)
-    pooled = any(record.run.trial.engine == "vllm" for record in records)
-    kv = _kv(analysed, records, baseline) if pooled else ()
+    kv = _kv(analysed, records, baseline)
     seen = _occupancies(records, predictions)
     quality = (
         analyse_quality(answers, baseline, _random_weights(records))
@@ -102,7 +101,6 @@ def analyse(
         else None
     )
     never_run = len(set(bench.trial_ids) - {record.run.trial.trial_id for record in every})
-    budget = bench.scenario.get("kv_budget") or {}
     return Analysis(
         run_id=bench.run_id,
         scenario=bench.scenario_name,
@@ -124,7 +122,7 @@ def analyse(
         kv=kv,
         ledgers=_ledgers(records, analysed, predictions),
         occupancy=seen,
-        kv_budget_mode=budget.get("mode") if isinstance(budget, dict) else str(budget),
+        kv_budget_mode=_budget_mode(bench),
         kv_budget_bytes=bench.kv_budget_bytes,
         kv_budget_tokens=bench.kv_budget_tokens,
         methods=METHODS,
@@ -138,11 +136,16 @@ def analyse(
     )
 
 
+def _budget_mode(bench: BenchRecord) -> str | None:
+    budget = bench.scenario.get("kv_budget") or {}
+    return budget.get("mode") if isinstance(budget, dict) else str(budget)
+
+
 def _random_weights(records: Sequence[TrialRecord]) -> set[str]:
     return {
         record.run.trial.variant
         for record in records
-        if record.run.trial.server_flags.get("load_format") == "dummy"
+        if writes_no_text(record.run.trial.server_flags)
     }
 
 
@@ -392,6 +395,8 @@ def _like_baseline(records: Sequence[TrialRecord], baseline: str) -> frozenset[s
 def _kv(
     trials: Sequence[TrialAnalysis], records: Sequence[TrialRecord], baseline: str
 ) -> tuple[KvComparison, ...]:
+    if not any(record.run.trial.engine == "vllm" for record in records):
+        return ()
     shown = {name: _pool_of(name, trials, records) for name in _variants(trials, baseline)}
     base = shown.get(baseline)
     return tuple(_against(pool, base) for pool in shown.values())

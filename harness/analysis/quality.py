@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from harness.analysis.agreement import (
     Place,
@@ -62,13 +63,22 @@ METHODS: Mapping[str, str] = {
 }
 
 
+def writes_no_text(flags: Mapping[str, Any]) -> bool:
+    """Whether these server flags reshape the model, so that its weights can only be random.
+
+    No checkpoint has that shape: memory and speed are true, and there was no text to lose. Random
+    weights in the checkpoint's own shape are a fault like any other, which the gate has to find.
+    """
+    return flags.get("load_format") == "dummy" and bool(flags.get("hf_overrides"))
+
+
 def analyse_quality(
     records: QualityRecords, baseline: str, random_weights: Collection[str] = ()
 ) -> QualityAnalysis | None:
     """Say what the stored answers show; None if none were asked for.
 
-    ``random_weights`` names the variants whose checkpoint was made up by the engine: they write no
-    text, so whatever they answered is held against nobody.
+    ``random_weights`` names the variants of which ``writes_no_text`` holds: whatever they answered
+    is held against nobody.
     """
     reference = next((p for p in records.passes if p.head.kind == "reference"), None)
     if reference is None:

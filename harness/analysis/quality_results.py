@@ -221,8 +221,8 @@ class QualityAnalysis:
 
     ``variants`` begin with the baseline against itself, if that was measured.
     ``baseline_retrieval`` and ``baseline_gate`` are what the baseline alone was worth, and
-    ``reference_launches`` the server starts at which it answered first. ``textless`` variants ran
-    on random weights: memory and speed are true, and there is no text to compare.
+    ``reference_launches`` the server starts at which it answered first. ``textless`` variants are
+    reshaped models on random weights: memory and speed are true, there is no text to compare.
     """
 
     baseline: str

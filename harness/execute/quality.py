@@ -9,7 +9,8 @@ baseline answers again at the same launch. Where no judge is named, the baseline
 at its next launch after the variants' (there is none with one repeat); a named judge is asked
 when all servers are gone. Policies of kvpress answer nothing (``pressing``).
 
-Not covered: variants with a checkpoint of their own, whose tokens are not the baseline's.
+Not covered: variants with a checkpoint of their own, whose tokens are not the baseline's, and
+reshaped models, whose weights can only be random.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from harness.analysis.quality import writes_no_text
 from harness.errors import EngineError, InputError, NotFound
 from harness.execute.judging import SELF_JUDGE, api_key, check_url, judge_stored
 from harness.execute.progress import Progress
@@ -110,7 +112,7 @@ def due(folder: Path, scenario: Scenario, trial: Trial) -> tuple[Due, ...]:
     """What this launch is to play, in order; empty where quality is off or done."""
     if scenario.quality is None or trial.engine != "vllm" or trial.model != scenario.model:
         return ()
-    if trial.flags.get("load_format") == "dummy":  # random weights write no text
+    if writes_no_text(trial.flags):
         return ()
     records = read_quality(folder)
     stored = {record.head.pass_id: record.head for record in records.passes}
@@ -141,13 +143,12 @@ def _self_judge_due(records: QualityRecords, scenario: Scenario, *, last: bool) 
         if p.head.kind == "variant" and p.head.status == "sealed"
     }
     expected = {name for name in scenario.served if name != scenario.baseline}
-    expected -= {name for name in expected if _has_random_weights(scenario, name)}
+    expected -= {name for name in expected if writes_no_text(_flags(scenario, name))}
     return bool(answered) and (last or answered == expected)
 
 
-def _has_random_weights(scenario: Scenario, variant: str) -> bool:
-    flags = {**scenario.server, **scenario.variants[variant].flags}
-    return flags.get("load_format") == "dummy"
+def _flags(scenario: Scenario, variant: str) -> dict[str, Any]:
+    return {**scenario.server, **scenario.variants[variant].flags}
 
 
 def play_due(

@@ -98,8 +98,8 @@ def _measured(bench: BenchRecord, quality: QualityAnalysis) -> Iterator[str]:
         )
     if quality.textless:
         yield (
-            f"Not applicable to {', '.join(quality.textless)}: random weights (load_format: dummy) "
-            "write no text."
+            f"Not applicable to {', '.join(quality.textless)}: no checkpoint has the overridden "
+            "shape, and random weights (load_format: dummy) write no text."
         )
     if quality.left_out:
         count = len(quality.left_out)

@@ -174,10 +174,18 @@ def test_with_one_repeat_the_baseline_answers_twice_at_the_same_launch(tmp_path:
     }
 
 
-def test_a_variant_of_random_weights_is_never_asked(tmp_path: Path) -> None:
-    folder = run(tmp_path, "variants.fp8.load_format=dummy")
-    passes = {record.head.pass_id for record in store.read_quality(folder).passes}
-    assert passes == {"reference", "self"}
+def test_a_reshaped_model_of_random_weights_is_never_asked(tmp_path: Path) -> None:
+    reshaped = "variants.fp8.hf_overrides={num_key_value_heads: 1}"
+    folder = run(tmp_path, reshaped, "variants.fp8.load_format=dummy", "quality.needles=null")
+    assert set(passes(folder)) == {"reference", "self"}
+
+
+def test_random_weights_in_the_checkpoints_own_shape_are_a_fault_to_be_found(
+    tmp_path: Path,
+) -> None:
+    small = ("repeats=1", "quality.needles=null", "quality.num_prompts=5")
+    folder = run(tmp_path, "variants.fp8.load_format=dummy", *small)
+    assert "variant-fp8" in passes(folder)
 
 
 def test_a_baseline_that_is_started_last_is_still_answered_first(tmp_path: Path) -> None:
