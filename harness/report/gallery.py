@@ -20,9 +20,12 @@ from harness.analysis.cliff import cliffs
 from harness.analysis.results import Analysis, Comparison, Ledger
 from harness.record import TrialRecord
 from harness.report import charts, loads, phases, spread, style, sweeps, timeline
+from harness.report.names import load_name
 
 #: Workloads in one bar chart.
 MAX_GROUPS = 8
+#: An error that is written as 0.0 %.
+_EXACT = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +139,10 @@ def _in_use(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart | Non
     )
     if not groups:
         return None
+    names = {c.workload_label: load_name(analysis, c) for c in analysis.comparisons}
     return charts.Chart(
         "kv-in-use",
-        _in_use_title([pair for _, pairs in groups for pair in pairs]),
+        _in_use_title([(names[label], pairs) for label, pairs in groups]),
         "Dashed: the whole blocks that as many full-length requests hold as the load keeps in "
         "flight and the pool takes. Filled: the engine's gauge at its peak. The nearer the two, "
         "the better the theory; the shorter, the less memory the same load needs."
@@ -159,12 +163,22 @@ def _pairs(
     )
 
 
-def _in_use_title(pairs: Sequence[charts.Pair]) -> str:
-    errors = [abs(p.found / p.predicted - 1.0) for p in pairs if p.predicted and p.found]
-    worst = max(errors, default=None)
-    if worst is not None and worst < 0.0005:
+def _in_use_title(groups: Sequence[tuple[str, Sequence[charts.Pair]]]) -> str:
+    """In how many cases theory is right, and where it is off most."""
+    errors = [
+        (abs(pair.found / pair.predicted - 1.0), pair, load)
+        for load, pairs in groups
+        for pair in pairs
+        if pair.predicted and pair.found is not None
+    ]
+    if not errors:
+        return "Peak KV in use"
+    right = sum(error < _EXACT for error, _, _ in errors)
+    if right == len(errors):
         return "Peak KV in use is what theory says, in every case"
-    return f"Peak KV in use is within {units.format_percent(worst)} of theory"
+    worst, pair, load = max(errors, key=lambda each: each[0])
+    most = f"{pair.variant} is off most, by {units.format_percent(worst)} ({load})"
+    return f"Peak KV in use is what theory says in {right} of {len(errors)} cases; {most}"
 
 
 def _pair_alt(pair: charts.Pair) -> str:

@@ -1,7 +1,7 @@
 """What a load is called in sentences and titles: short, and no two of a run alike.
 
-Method: its own name where the scenario gives one; where several loads share a name, what differs
-between them is said behind it; without a name, its whole label. Not covered: the label itself,
+Method: its own name where the scenario gives one; where several loads share a name, or have none,
+what differs between them is said; a lone load without a name has its whole label. Not covered: the label itself,
 which ``analysis`` makes.
 """
 
@@ -27,19 +27,17 @@ _PARTS: tuple[tuple[tuple[str, ...], Callable[[_Workload], str]], ...] = (
 def load_name(analysis: Analysis, comparison: Comparison) -> str:
     """The shortest name that no other load of the run has."""
     name = comparison.workload.get("name")
-    if not name:
-        return comparison.workload_label
     alike = [c.workload for c in analysis.comparisons if c.workload.get("name") == name]
     if len(alike) == 1:
-        return str(name)
+        return str(name) if name else comparison.workload_label
     told = [say for keys, say in _PARTS if len({_values(load, keys) for load in alike}) > 1]
     names = [_full(load, told) for load in alike]
     mine = _full(comparison.workload, told)
-    return mine if names.count(mine) == 1 else comparison.workload_label
+    return mine if mine and names.count(mine) == 1 else comparison.workload_label
 
 
 def _full(load: _Workload, told: list[Callable[[_Workload], str]]) -> str:
-    return ", ".join([str(load["name"]), *(say(load) for say in told)])
+    return ", ".join([str(load["name"])] * bool(load.get("name")) + [say(load) for say in told])
 
 
 def _values(load: _Workload, keys: tuple[str, ...]) -> str:

@@ -119,12 +119,17 @@ def _split(trial: TrialAnalysis, records: dict[str, TrialRecord]) -> Phases | No
 
 
 def _title(groups: Sequence[tuple[str, Sequence[charts.Parts]]]) -> str:
-    """The load whose requests wait longest for their first token, as shares of their time."""
-    label, rows = max(groups, key=lambda group: max(_share(each) for each in group[1]))
+    """The load under which the variants differ most (a lone one: waits longest), as shares."""
+    label, rows = max(groups, key=lambda group: _told_most(group[1]))
     told = ", ".join(
         f"{units.format_percent(_share(each), 0)} with {each.row}" for each in rows[:3]
     )
-    return f"{label}: before its first token a request spends {told} of its time"
+    return f"{label}: share of a request's time before its first token: {told}"
+
+
+def _told_most(rows: Sequence[charts.Parts]) -> float:
+    shares = [_share(each) for each in rows]
+    return max(shares) - min(shares) if len(shares) > 1 else shares[0]
 
 
 def _share(parts: charts.Parts) -> float:

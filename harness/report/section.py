@@ -17,6 +17,7 @@ from harness.record import BenchRecord, TrialRecord
 from harness.report import (
     quality,
     reference,
+    strategy_choice,
     strategy_eviction,
     strategy_memory,
     strategy_serving,
@@ -30,6 +31,7 @@ Maker = Callable[[BenchRecord, Sequence[TrialRecord], Analysis], Section | None]
 
 MAKERS: tuple[Maker, ...] = (
     reference.section,
+    strategy_choice.section,
     quality.section,
     strategy_memory.growth_section,
     strategy_memory.dtype_section,

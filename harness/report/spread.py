@@ -83,10 +83,15 @@ def _chart(
         _title(analysis, comparison),
         "A curve further left is better: it passes 50 % at the median and 90 % at the p90. "
         "Completed requests of all repeats of a variant together; a step is many requests that "
-        "waited equally long." + _thinned(panels),
+        "waited equally long." + _thinned(panels) + _more(analysis, comparison),
         "; ".join(_alt(name, line) for name, lines in panels for line in lines),
         lambda: charts.ecdf(panels),
     )
+
+
+def _more(analysis: Analysis, comparison: Comparison) -> str:
+    rest = sum(name not in analysis.skipped for name in comparison.variants) - MAX_LINES
+    return f" Of {rest} more the figures are in the tables." if rest > 0 else ""
 
 
 def _thinned(panels: Sequence[tuple[str, Sequence[charts.Steps]]]) -> str:

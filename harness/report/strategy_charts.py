@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from harness import units
 from harness.analysis.results import Analysis
 from harness.report import style
+from harness.report.charts.parts import bound_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +35,15 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """What theory says can't be passed, along the x axis."""
+
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
 class Panel:
     """One pair of axes: its curves, and how its values are written (None: as memory sizes)."""
 
@@ -43,6 +53,7 @@ class Panel:
     curves: tuple[Curve, ...]
     y_text: Callable[[float], str] | None = None
     vertical: tuple[tuple[float, str], ...] = ()
+    bound: Bound | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +109,10 @@ def _panel(axes: Axes, panel: Panel) -> None:
     axes.set_ylabel(panel.y_label)
     axes.set_xlim(left=0)
     top = max((y for curve in panel.curves for y in curve.y), default=0.0)
-    axes.set_ylim(0, top * 1.1 or 1.0)
+    near = max(panel.bound.y, default=0.0) if panel.bound is not None else 0.0
+    axes.set_ylim(0, max(top, near if near <= top * 1.6 else 0.0) * 1.1 or 1.0)
+    if panel.bound is not None:
+        bound_line(axes, panel.bound.x, panel.bound.y, panel.bound.label)
     style.tick_text(axes.xaxis, units.format_count)
     axes.locator_params(axis="x", integer=True)
     if panel.y_text is None:

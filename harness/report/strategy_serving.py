@@ -11,10 +11,11 @@ from statistics import fmean
 from harness.analysis import cliff, offload, prefix, waste
 from harness.analysis.results import Analysis, Interval
 from harness.record import BenchRecord, TrialRecord
-from harness.report.charts import Chart
+from harness.report.charts import Ceiling, Chart
 from harness.report.parts import Grid, Section
 from harness.report.sentence import listed
 from harness.report.strategy_charts import (
+    Bound,
     Curve,
     Pair,
     Panel,
@@ -25,6 +26,7 @@ from harness.report.strategy_charts import (
     shares,
 )
 from harness.report.strategy_rows import pair_chart
+from harness.report.sweeps import ceiling
 from harness.report.tables import ratio_text
 from harness.units import (
     DASH,
@@ -502,12 +504,21 @@ def _cliff_grid(each: cliff.Cliff) -> Grid:
 
 
 def _cliff_chart(analysis: Analysis, found: Sequence[cliff.Cliff]) -> Chart:
-    rows = [_cliff_panels(place_of(analysis, each.variant), each) for each in found]
+    best = [_cliff_ceiling(analysis, each) for each in found]
+    rows = [
+        _cliff_panels(place_of(analysis, each.variant), each, limit)
+        for each, limit in zip(found, best, strict=True)
+    ]
     return Chart(
         "strategy-cliff",
         _cliff_title(found),
         "Dashed upright lines: the last concurrency that fits by theory, and the first at which "
-        "the pool was seen too small. Left higher is better, right lower.",
+        "the pool was seen too small. Left higher is better, right lower. "
+        + (
+            "Dash-dotted: the roofline, the device's best."
+            if any(limit.output_throughput for limit in best)
+            else "No roofline: this device's peaks are not known."
+        ),
         "; ".join(
             f"{_cliff_name(each)}: {each.fits} fit by theory, too small from "
             f"{format_count(each.first_over)}"
@@ -523,7 +534,21 @@ def _cliff_title(found: Sequence[cliff.Cliff]) -> str:
     return "Where the pool is full by theory, and where it was seen too small"
 
 
-def _cliff_panels(place: int, each: cliff.Cliff) -> tuple[Panel, Panel]:
+def _cliff_ceiling(analysis: Analysis, each: cliff.Cliff) -> Ceiling:
+    """The roofline of the loads that the sweep is made of."""
+    levels = [level.concurrency for level in each.levels]
+    own = [
+        comparison
+        for comparison in analysis.comparisons
+        if comparison.workload.get("concurrency") in levels
+        and comparison.workload.get("context_tokens") == each.context_tokens
+        and comparison.workload.get("output_tokens") == each.output_tokens
+        and str(comparison.workload.get("name") or "") == each.name
+    ]
+    return ceiling(sorted(own, key=lambda c: int(c.workload["concurrency"])))
+
+
+def _cliff_panels(place: int, each: cliff.Cliff, best: Ceiling) -> tuple[Panel, Panel]:
     upright = [(float(each.fits), "fits by theory")]
     if each.first_over is not None:
         upright.append((float(each.first_over), "seen too small"))
@@ -535,6 +560,7 @@ def _cliff_panels(place: int, each: cliff.Cliff) -> tuple[Panel, Panel]:
             "output tokens/s",
             format_count,
             tuple(upright),
+            _bound(best, best.output_throughput, lambda v: f"roofline, to {format_count(v)}"),
         ),
         _cliff_panel(
             each,
@@ -543,6 +569,7 @@ def _cliff_panels(place: int, each: cliff.Cliff) -> tuple[Panel, Panel]:
             "TTFT p90",
             duration_tick,
             tuple(upright),
+            _bound(best, best.ttft_s, lambda v: f"roofline {format_duration(v)}"),
         ),
     )
 
@@ -554,6 +581,7 @@ def _cliff_panel(
     name: str,
     render: Callable[[float], str],
     upright: tuple[tuple[float, str], ...],
+    bound: Bound | None,
 ) -> Panel:
     known = [
         (lv.concurrency, v) for lv, v in zip(each.levels, values, strict=True) if v is not None
@@ -566,4 +594,10 @@ def _cliff_panel(
         joined=True,
     )
     size = f"{format_count(each.context_tokens)} + {format_count(each.output_tokens)} tokens"
-    return Panel(size, "concurrency", name, (curve,), render, upright)
+    return Panel(size, "concurrency", name, (curve,), render, upright, bound)
+
+
+def _bound(best: Ceiling, values: tuple[float, ...], say: Callable[[float], str]) -> Bound | None:
+    if not values:
+        return None
+    return Bound(tuple(float(n) for n in best.concurrency), values, say(values[-1]))

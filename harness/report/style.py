@@ -181,7 +181,7 @@ def write(made: Figure, name: str, title: str, folder: Path) -> Picture:
     """
     png, svg = folder / f"{name}.png", folder / f"{name}.svg"
     heading = made.suptitle(
-        "\n".join(textwrap.wrap(drawable(title, 300), 84)),
+        "\n".join(textwrap.wrap(_UNIT.sub("\N{NO-BREAK SPACE}", drawable(title, 300)), 84)),
         x=0.01,
         ha="left",
         fontsize=11.5,
@@ -201,6 +201,8 @@ def write(made: Figure, name: str, title: str, folder: Path) -> Picture:
 
 
 _HEADING = "heading"
+#: A number and its unit stay on one line.
+_UNIT = re.compile(r"(?<=\d) (?=%|(?:m?s|B|[KMGT]iB|tok/s)\b)")
 #: The white sheet below a picture that stands alone; a page has a paper of its own.
 _SHEET = '<rect width="100%" height="100%" fill="#ffffff"/>\n '
 

@@ -77,6 +77,12 @@ def _occupancy(
         "better. A cross marks requests thrown out for lack of blocks. The usable pool is one "
         "block (the engine's null block) below the granted capacity. First measured repeat of "
         "each variant."
+        + (
+            " The request log counts a prefix that prompts share once for each of them; where it "
+            "is stored once, the gauge lies below the band."
+            if comparison.workload.get("shared_prefix_tokens")
+            else ""
+        )
         + (f" {rest} more variants are in the results." if rest > 0 else "")
         + (" Thinned for drawing: the fullest moment of each stretch is kept." if thinned else ""),
         "; ".join(_timeline_alt(line) for line in lines),

@@ -131,3 +131,53 @@ def test_every_variant_can_be_told_apart_without_colour(place: int) -> None:
     assert mine.marker not in {one.marker for one in others}
     assert mine.hatch not in {one.hatch for one in others}
     assert mine.dash not in {one.dash for one in others}
+
+
+def test_loads_on_one_shared_axis_all_lie_inside_it() -> None:
+    groups = [
+        charts.LatencyGroup(
+            f"load {n}",
+            (charts.Spread("fp16", 0, 1.0, 9.0 if n == 0 else 2.0),),
+            (charts.Spread("fp16", 0, 0.01, 0.02),),
+        )
+        for n in range(5)
+    ]
+    with style.drawing():
+        axes = charts.latency(groups).axes
+    assert all(panel.get_xlim()[1] > 9.0 for panel in axes[::2])
+
+
+def test_strategies_stand_in_one_order_and_their_marks_tell_how_each_figure_came_about() -> None:
+    panel = charts.ScorePanel(
+        "throughput",
+        "higher is better",
+        (
+            charts.Score(2.0, "measured", 1.5, 2.5),
+            charts.Score(0.5, "emulated"),
+            charts.Score(None, "skipped"),
+            charts.Score(4.0, "modelled"),
+        ),
+    )
+    with style.drawing():
+        figure = charts.scores(["a", "b", "c", "d"], [panel, panel])
+    for axes in figure.axes:
+        marks = [line for line in axes.lines if line.get_marker() not in ("None", "")]
+        assert [float(m.get_ydata()[0]) for m in marks] == [0.0, 1.0, 3.0]
+        # Filled, an open circle, an open diamond.
+        filled = [m.get_markerfacecolor() != style.PAPER for m in marks]
+        assert (filled, [m.get_marker() for m in marks]) == ([True, False, False], ["o", "o", "D"])
+        assert "skipped" in texts(axes)
+        # A half and a double lie equally far from 1×.
+        assert axes.get_xscale() == "log"
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["a", "b", "c", "d"]
+    keys = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert keys == ["measured", "emulated", "modelled"]
+
+
+def test_an_error_of_nothing_has_no_sign() -> None:
+    pairs = [charts.Pair("a", 0, 100.0, 99.99), charts.Pair("b", 0, 100.0, None)]
+    with style.drawing():
+        axes = charts.in_use([("load", pairs)]).axes[0]
+    # 99.99 / 100 − 1 = −0.01 %, which is written 0.0 %.
+    assert any(text.endswith("measured, error 0.0 %") for text in texts(axes))
+    assert any(text.endswith("— measured") for text in texts(axes))

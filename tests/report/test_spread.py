@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from harness.analysis.compare import analyse
-from harness.report import spread
+from harness.report import spread, style
 from tests import records
 
 
@@ -39,3 +41,40 @@ def test_a_run_with_nothing_measured_has_no_spread() -> None:
     bench, trials = records.bench(1)
     nothing = [records.skipped(trial, "no") for trial in trials]
     assert not list(spread.charts_of_spread(analyse(bench, nothing), nothing, {}))
+
+
+def test_requests_that_ended_well_without_a_chunk_make_no_curve_and_no_traceback() -> None:
+    bench, trials = records.bench(1, workloads=(records.EXERCISE,))
+    silent = [
+        replace(
+            trial,
+            requests=tuple(
+                replace(r, first_chunk_s=None, last_chunk_s=None, chunk_times_s=(), output_tokens=0)
+                for r in trial.requests
+            ),
+        )
+        for trial in trials
+    ]
+    assert not list(spread.charts_of_spread(analyse(bench, silent), silent, {"fp16": 0, "fp8": 1}))
+    # Of one token per request there is a TTFT, but neither a TPOT nor a gap.
+    one = [
+        replace(
+            trial,
+            requests=tuple(
+                replace(
+                    r,
+                    last_chunk_s=r.first_chunk_s,
+                    chunk_times_s=(r.first_chunk_s,),
+                    output_tokens=1,
+                )
+                for r in trial.requests
+                if r.first_chunk_s is not None
+            ),
+        )
+        for trial in trials
+    ]
+    (chart,) = spread.charts_of_spread(analyse(bench, one), one, {"fp16": 0, "fp8": 1})
+    assert "TTFT of fp16" in chart.alt
+    assert "TPOT" not in chart.alt
+    with style.drawing():
+        assert len(chart.draw().axes) == 1

@@ -7,6 +7,7 @@
 * ``ecdf``: what share of the requests waited at most how long?
 * ``phases``: how much of a request's time is spent before its first token, how much after?
 * ``sweep``: what happens as concurrency grows, and how far is that from the device's best?
+* ``scores``: what does each strategy buy, side by side?
 * ``over_time``: how full was the KV pool while requests ran, waited and were preempted?
 
 Axes start at zero wherever lengths are compared. Not covered: which finding a title states and
@@ -34,6 +35,7 @@ from harness.report.charts.memory import (
 from harness.report.charts.over_time import Timeline, occupancy
 from harness.report.charts.parts import LONG_TAIL, MAX_COLUMNS, MAX_MARKS, Chart
 from harness.report.charts.phases import Parts, phases
+from harness.report.charts.scores import Score, ScorePanel, scores
 from harness.report.charts.sweep import Ceiling, SweepLine, sweep
 
 __all__ = [
@@ -49,6 +51,8 @@ __all__ = [
     "MemoryPoint",
     "Pair",
     "Parts",
+    "Score",
+    "ScorePanel",
     "Spread",
     "Stack",
     "Steps",
@@ -61,6 +65,7 @@ __all__ = [
     "memory",
     "occupancy",
     "phases",
+    "scores",
     "sweep",
     "throughput",
 ]

@@ -191,7 +191,8 @@ def _paired_bars(
         _end_text(axes, row - 0.2, pair.predicted, top, render, words[0])
         if pair.found is not None:
             _filled(axes, row + 0.2, pair.found, style.look(pair.place))
-        error = f", {signed(error_of(pair.predicted, pair.found))}" if errors else ""
+        known = errors and pair.found is not None
+        error = f", {signed(error_of(pair.predicted, pair.found))}" if known else ""
         _end_text(axes, row + 0.2, pair.found, top, render, words[1] + error)
     name_rows(axes, [pair.variant for pair in pairs])
     axes.set_xlim(0, top * (1.9 if errors else 1.6) or 1.0)

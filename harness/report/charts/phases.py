@@ -33,10 +33,10 @@ class _Part:
     hatch: str
 
 
-_QUEUED = _Part("waiting for a place", None, "//")
-_PREFILL = _Part("prefill, until the first token", 0, "")
-_WHOLE = _Part("waiting and prefill, not told apart", 4, "xxxx")
-_DECODE = _Part("decode, after the first token", 5, "++++")
+_QUEUED = _Part("waiting", None, "//")
+_PREFILL = _Part("prefill, to the first token", 0, "")
+_WHOLE = _Part("either, not told apart", 4, "xxxx")
+_DECODE = _Part("decode", 5, "++++")
 
 
 def phases(groups: Sequence[tuple[str, Sequence[Parts]]]) -> Figure:
