@@ -84,13 +84,14 @@ def standing_brief(one: VariantQuality, quality: QualityAnalysis) -> str:
     found = {
         "differs": f"they differ beyond {noise}",
         "indistinguishable": f"they are indistinguishable from {noise}",
-        "no floor": "they were compared without a noise floor to hold them against",
+        "too few prompts": "they were compared on too few prompts for a claim",
+        "no noise floor": "they were compared without a noise floor to hold them against",
     }
     if one.standing in ("broken", "not measured"):
         return standing_sentence(one, quality)
     told = [*_divergence(one, quality)[:1], *_needles_found(one, quality)]
     figures = f" ({'; '.join(told)})" if told else ""
-    return f"{found.get(one.standing, found['no floor'])}{figures}."
+    return f"{found[one.standing]}{figures}."
 
 
 def _figures(one: VariantQuality, quality: QualityAnalysis) -> str:

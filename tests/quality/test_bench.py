@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from harness.analysis.quality_results import QualityAnalysis, VariantQuality
 from harness.errors import InputError
 from harness.execute.local import run_scenario
 from harness.execute.progress import Silent
+from harness.quality.client import EngineClient
 from harness.record import PassRecord
 from harness.scenario import load_scenario
 
@@ -302,3 +304,40 @@ def test_an_empty_haystack_stops_the_run_before_any_server_starts(tmp_path: Path
     with pytest.raises(InputError, match="holds no text"):
         run(tmp_path, f"quality.haystack={tmp_path / 'own.txt'}", told=told)
     assert told.launches == []
+
+
+def test_at_the_cuda_profiles_size_every_question_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_TOY", "judge=tie")
+    monkeypatch.setenv("FAKE_TOY_FP8", "noise=0.4")
+    asked: Counter[str] = Counter()
+    post = EngineClient._post
+
+    def counted(client: EngineClient, path: str, body: Any) -> dict[str, Any]:
+        kind = "score" if body.get("prompt_logprobs") else path
+        asked[kind] += 1
+        return post(client, path, body)
+
+    monkeypatch.setattr(EngineClient, "_post", counted)
+    shipped = Path(__file__).resolve().parents[2] / "scenarios" / "fp8_vs_fp16.yaml"
+    cuda = load_scenario(shipped, "cuda").quality
+    assert cuda is not None
+    assert cuda.needles is not None
+    depths = list(cuda.needles.depths)
+    # As many as there, and shorter: the counts do not depend on the length.
+    folder = run(
+        tmp_path,
+        f"quality.num_prompts={cuda.num_prompts}",
+        f"quality.needles={{context_tokens: [96, 128, 160], depths: {depths}}}",
+        "quality.judge=self",
+    )
+    # 50 prompts and 3 × 5 × 2 needles, answered in three passes; scored are the prompts alone.
+    assert asked["/v1/completions"] == 3 * 80
+    assert asked["score"] == 3 * 50
+    # At most 50 real pairs and 12 controls of each of three kinds, in both orders.
+    (judge,) = store.read_quality(folder).judges
+    assert len({(j.pair_id, j.order) for j in judge.judgements}) == len(judge.judgements) <= 172
+    # Per prompt: the frame twice, the text's pieces and facts, and the text once back.
+    assert asked["/tokenize"] <= 80 * 12
+    assert asked["/detokenize"] == 80

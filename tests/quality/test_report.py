@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import typer
 
 from harness import store
 from harness.analysis.compare import analyse, to_json
+from harness.analysis.quality_results import Standing
 from harness.analysis.results import Analysis
 from harness.cli.outcome import strict_exit
 from harness.record import QualityPass, QualityRecords
 from harness.report import quality as section_of
 from harness.report.build import build_report
+from harness.report.quality_text import lead_sentence, standing_brief, standing_sentence
 from harness.report.sentence import answer
 from tests import records
 from tests.quality.toy import Toy
@@ -209,3 +212,26 @@ def test_strict_ends_with_1_on_broken_text_and_names_it(capsys: pytest.CaptureFi
         strict_exit(replace(analysis(BROKEN), trials=()))
     assert caught.value.exit_code == 1
     assert "invalid (quality_gate): " in capsys.readouterr().err
+
+
+def test_few_prompts_are_called_few_in_opening_section_and_lead() -> None:
+    stored = toy_records(NOISY)
+    few = tuple(
+        replace(p, scores=p.scores[:3]) if p.head.kind == "variant" else p for p in stored.passes
+    )
+    found = analyse(*records.bench(), replace(stored, passes=few))
+    assert "too few prompts for a claim" in told(found)
+    assert "too few prompts for a claim" in measured(found)
+    assert found.quality is not None
+    assert lead_sentence(found.quality) == "Of fp8 nothing can be claimed."
+
+
+def test_every_standing_has_its_words() -> None:
+    quality = analysis().quality
+    assert quality is not None
+    (fp8,) = [one for one in quality.variants if one.kind == "variant"]
+    for standing in get_args(Standing):
+        one = replace(fp8, standing=standing)
+        for text in (standing_brief(one, quality), standing_sentence(one, quality)):
+            assert text.endswith(".")
+        assert lead_sentence(replace(quality, variants=(one,))).endswith(".")
