@@ -40,10 +40,8 @@ WHOLE_PROMPTS: Mapping[str, Any] = {
     **FLAGS,
     "max_num_batched_tokens": 4096,
     "enable_chunked_prefill": False,
-    "logits_processors": "tests.engines.eviction.forced:ForcedTokens",
+    "logits_processors": "harness.engines.eviction.forced:ForcedTokens",
 }
-#: Where the server finds the above.
-ROOT = {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
 #: The plugin list of the engine itself, ours left out: the stock engine.
 STOCK = {"VLLM_PLUGINS": ""}
 
@@ -214,7 +212,7 @@ def evicting(sinks: int, window: int) -> dict[str, str]:
 
 
 def snapkv(rule: SnapKvRule) -> dict[str, str]:
-    return {"KVBENCH_EVICTION": str(rule), **ROOT}
+    return {"KVBENCH_EVICTION": str(rule)}
 
 
 def perplexity(logprobs: Sequence[float]) -> float:

@@ -21,7 +21,6 @@ from harness.specs.eviction import EvictionRule, SnapKvRule
 from harness.theory.eviction import blocks_held
 from tests.engines.eviction.driving import (
     FLAGS,
-    ROOT,
     STOCK,
     WHOLE_PROMPTS,
     Engine,
@@ -194,11 +193,11 @@ def preemption(folder: Path) -> None:
 def by_score(folder: Path) -> None:
     """SnapKV beside full attention and sinks with a window, all by decoding along a text."""
     rules: Mapping[str, tuple[Mapping[str, str], int]] = {
-        "none": ({**STOCK, **ROOT}, 32),
+        "none": (STOCK, 32),
         "snapkv=512": (snapkv(SnapKvRule(512)), 32),
         "snapkv=1248": (snapkv(SnapKvRule(1248)), 32),
         "snapkv=512, block 128": (snapkv(SnapKvRule(512)), 128),
-        "sinks=32,window=480": ({**evicting(32, 480), **ROOT}, 32),
+        "sinks=32,window=480": (evicting(32, 480), 32),
     }
     for name, (env, block) in rules.items():
         flags = {**WHOLE_PROMPTS, "block_size": block, "enable_prefix_caching": block == 128}
@@ -223,7 +222,7 @@ def by_score(folder: Path) -> None:
 
 def crowd_by_score(folder: Path) -> None:
     """The crowd and the preemption of the other rule, prompts uncut by chunks."""
-    for name, env in (("snapkv=512", snapkv(SnapKvRule(512))), ("none", {**STOCK, **ROOT})):
+    for name, env in (("snapkv=512", snapkv(SnapKvRule(512))), ("none", STOCK)):
         with engine(folder, env, {**WHOLE_PROMPTS, "num_gpu_blocks_override": 220}) as server:
             tokens = server.tokens(prose())
             prompts = [tokens[start : start + PROMPT] for start in range(0, 2400, 200)]

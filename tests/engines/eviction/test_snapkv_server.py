@@ -1,7 +1,8 @@
 """The real server under the rule by score: text, perplexity behind a cut prompt, blocks, a crowd.
 
 One start serves all checks. Its pool of 140 blocks holds a single prompt of 2,500 tokens at a time
-under full attention. How perplexity is measured behind a cut: ``forced.py``.
+under full attention. How perplexity is measured behind a cut:
+``harness/engines/eviction/forced.py``.
 """
 
 from __future__ import annotations
