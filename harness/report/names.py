@@ -1,8 +1,9 @@
 """What a load is called in sentences and titles: short, and no two of a run alike.
 
 Method: its own name where the scenario gives one; where several loads share a name, or have none,
-what differs between them is said; a lone load without a name has its whole label. Not covered: the label itself,
-which ``analysis`` makes.
+what differs between them is said; a lone load without a name has its whole label.
+
+Not covered: the label itself, which ``analysis`` makes.
 """
 
 from __future__ import annotations

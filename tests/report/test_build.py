@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -77,6 +78,40 @@ def test_names_from_a_record_can_not_lead_out_of_the_reports_folder(
     bench, _ = records.bench(1)
     folder = report_folder(replace(bench, scenario_name=name, run_id=name), tmp_path)
     assert folder.resolve().parent.parent == tmp_path.resolve()
+
+
+def test_requests_that_ended_well_without_a_single_chunk_still_get_a_page(tmp_path: Path) -> None:
+    bench, trials = records.bench(1, workloads=(records.EXERCISE,))
+    nothing = {"first_chunk_s": None, "last_chunk_s": None, "chunk_times_s": (), "output_tokens": 0}
+    silent = [
+        replace(trial, requests=tuple(replace(r, **nothing) for r in trial.requests))
+        for trial in trials
+    ]
+    run = store_run(bench, silent, tmp_path / "results")
+    page = build_report(run, reports_root=tmp_path / "reports").html.read_text()
+    assert "kv-memory" in page
+    assert "latency-spread" not in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"kv_budget": "all of it"}, "scenario.kv_budget"),
+        ({"variants": ["fp8"]}, "scenario.variants"),
+        ({"claims": 7}, "scenario.claims"),
+    ],
+)
+def test_a_manifest_of_another_shape_ends_in_a_message_that_names_file_and_place(
+    tmp_path: Path, changes: dict[str, object], place: str
+) -> None:
+    run = small_run(tmp_path / "results")
+    manifest = json.loads((run / store.BENCH_FILE).read_text())
+    manifest["scenario"].update(changes)
+    (run / store.BENCH_FILE).write_text(json.dumps(manifest))
+    with pytest.raises(StoreError) as caught:
+        build_report(run, reports_root=tmp_path / "reports")
+    assert place in str(caught.value)
+    assert str(run / store.BENCH_FILE) in str(caught.value)
 
 
 def test_a_folder_without_a_run_is_not_found(tmp_path: Path) -> None:
