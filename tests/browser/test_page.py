@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Open, Opened
+from tests.browser.conftest import Open, Opened, lacking
 from tests.browser.pages import IMAGE, NAMES, SCRIPT
 
 FIELD = "Show rows that contain"
@@ -195,3 +195,14 @@ def test_a_page_becomes_a_pdf_of_some_sheets(open_page: Open, name: str) -> None
     sheets = len(re.findall(rb"/Type\s*/Page\b", paper))
     assert 1 <= sheets <= 40
     opened.keep(f"{name}.pdf", paper)
+
+
+def test_what_is_lacking_is_skipped_by_a_person_and_fails_in_ci(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no chromium"):
+        lacking("no chromium on this machine")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="no chromium"):
+        lacking("no chromium on this machine")
