@@ -143,6 +143,8 @@ def _run_all(bench: _Bench, trials: Sequence[Trial], until: Until | None) -> Non
         bench.quality_s += quality.ask_named_judge(bench.folder, bench.scenario, bench.progress)
         status = "finished"
     finally:
+        # Whoever came after the last launch began.
+        _look_for_others(bench)
         _close(bench, status, earlier_s + time.monotonic() - began)
 
 

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.execute.alone import FOLDER, announced
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KVBENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+HOLD = (
+    "import sys, pathlib\n"
+    "from harness.execute.alone import announced\n"
+    "with announced(pathlib.Path(sys.argv[1])):\n"
+    "    print('held', flush=True); sys.stdin.read()\n"
+)
+
+
+def another(run: Path) -> subprocess.Popen[str]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "held\n"
+    return child
+
+
+def test_another_bench_is_named_once_and_gone_when_it_ends(cache: Path, tmp_path: Path) -> None:
+    with announced(tmp_path / "demo" / "mine") as company:
+        assert company.look() == ()
+        with another(tmp_path / "other" / "run-1") as child:
+            assert company.look() == ("other/run-1",)
+            assert company.look() == ()
+            child.communicate("")
+    assert list((cache / FOLDER).iterdir()) == []
+
+
+def test_a_killed_bench_is_nobody(cache: Path, tmp_path: Path) -> None:
+    with another(tmp_path / "other" / "run-1") as child:
+        child.kill()
+    assert len(list((cache / FOLDER).iterdir())) == 1
+    with announced(tmp_path / "demo" / "mine") as company:
+        assert company.look() == ()
+    assert list((cache / FOLDER).iterdir()) == []
+
+
+def test_a_cache_that_can_not_be_made_keeps_nobody_from_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("KVBENCH_CACHE", str(tmp_path / "file"))
+    with announced(tmp_path / "demo" / str(os.getpid())) as company:
+        assert company.look() == ()
