@@ -88,6 +88,8 @@ def test_the_perfect_judge_is_believed_the_biased_exposed_and_the_key_is_nowhere
     assert told.returncode == 0, told.stderr
     assert "The judge biased is not reliable" in told.stdout
     assert "Its verdict on the variants is withheld." in told.stdout
+    assert "identical answers called a tie 0 of 4 (80 % needed)" in told.stdout
+    assert "prompt and" in told.stdout.replace("\n", " ")
     outcome = json.loads(as_json.stdout)
     assert outcome["reliable"] is False
     assert outcome["variants"][0]["wins"] is None
@@ -95,6 +97,7 @@ def test_the_perfect_judge_is_believed_the_biased_exposed_and_the_key_is_nowhere
     # The perfect judge's verdict stands on the page beside it.
     text = page.read_text()
     assert "The judge perfect passed its controls." in text
+    assert "non-inferiority at a margin of 10 % is not shown" in text
     assert "The judge biased is not reliable" in text
 
     with serving(lambda _p, _b: (401, {"error": {"message": f"bad key {SECRET}"}})) as judge:
