@@ -32,7 +32,7 @@ def measure() -> tuple[float, float]:
     source = torch.ones(_ELEMENTS, dtype=torch.float32)
     target = torch.empty_like(source)
     left = torch.ones((_MATRIX, _MATRIX), dtype=torch.bfloat16)
-    size = source.element_size() * _ELEMENTS
+    size: int = source.element_size() * _ELEMENTS
 
     def bandwidth(clock: Callable[[], float]) -> float:
         copied_s = _fastest_s(lambda: target.copy_(source), clock)

@@ -20,7 +20,9 @@ from harness.engines.eviction.spec import SinkWindowSpec, active_rule, evicting_
 if TYPE_CHECKING:
     from vllm.v1.attention.backend import AttentionMetadataBuilder
 
-    _Stock = AttentionMetadataBuilder[Any]
+    class _Stock(AttentionMetadataBuilder[Any]):
+        """A class of its own, so that it can be a base where no engine is installed either."""
+
 else:
     _Stock = object
 
