@@ -116,6 +116,30 @@ def fetch_s(tokens: Tokens, bytes_per_token: float, link_bytes_per_s: float) -> 
     return tokens * bytes_per_token / link_bytes_per_s
 
 
+def effective_link(found: Returning, bytes_per_token: float) -> float | None:
+    """Bytes/s at which a variant's last turns were fetched from host memory, as they saw it.
+
+    Their wait beyond computing what was not found is put down to fetching; of the tokens found,
+    those count as fetched that the pool itself did not hold. None where nothing was fetched, the
+    engine does not count, or no time is left over.
+    """
+    rate, fetched = found.prefill_tokens_per_s, found.fetched_tokens
+    stored = [
+        turn.prompt_tokens * turn.requests * turn.cached_fraction
+        for turn in found.turns
+        if turn.cached_fraction is not None
+    ]
+    if not rate or not fetched or len(stored) != len(found.turns) or not sum(stored):
+        return None
+    last = found.turns[-1]
+    if last.ttft_p50_s is None or not stored[-1]:
+        return None
+    each = stored[-1] / last.requests
+    left_s = last.ttft_p50_s - recompute_s(last.prompt_tokens, rate) + recompute_s(1, rate) * each
+    share = min(fetched / sum(stored), 1.0)
+    return share * each * bytes_per_token / left_s if left_s > 0 else None
+
+
 def break_even_link(bytes_per_token: float, prefill_tokens_per_s: float) -> float:
     """Bytes/s that a host link must carry so that fetching is no slower than computing anew."""
     return bytes_per_token * prefill_tokens_per_s

@@ -5,7 +5,7 @@ Not covered: what a cache stores per token, which ``strategy_memory`` tells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
 from harness.analysis import cliff, offload, prefix, waste
@@ -312,6 +312,7 @@ def offload_section(
                 "TTFT by turn, and the share of each prompt that the server says it found stored. "
                 "Turns are told apart by the length of their prompts."
             ),
+            *_link_texts(found, rate),
         ),
         grids=(_offload_grid(found),),
         charts=(_offload_chart(analysis, found),),
@@ -321,6 +322,21 @@ def offload_section(
         ),
         opens=True,
     )
+
+
+def _link_texts(found: Sequence[offload.Returning], rate: float | None) -> Iterator[str]:
+    """What the host link carried, by each variant that fetched over it."""
+    for each in found:
+        link = offload.effective_link(each, rate) if each.offloads and rate is not None else None
+        if link is None or rate is None or each.prefill_tokens_per_s is None:
+            continue
+        needed = offload.break_even_link(rate, each.prefill_tokens_per_s)
+        verdict = "so fetching beats computing" if link > needed else "so computing is faster"
+        yield (
+            f"What {each.variant}'s last turns waited beyond computing the rest of their prompts "
+            f"means a host link of {format_bandwidth(link)}; fetching pays above "
+            f"{format_bandwidth(needed)}, {verdict}."
+        )
 
 
 def _bytes_per_token(analysis: Analysis) -> float | None:

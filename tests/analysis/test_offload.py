@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from harness.analysis.offload import break_even_link, fetch_s, recompute_s, returnings
+from harness.analysis.offload import (
+    break_even_link,
+    effective_link,
+    fetch_s,
+    recompute_s,
+    returnings,
+)
 from harness.record import EngineSample, TrialRecord
 from tests.analysis.strategy_build import record, request
 
@@ -49,6 +55,34 @@ def test_a_count_that_the_server_does_not_tell_is_unknown() -> None:
     silent = tuple(replace(r, cached_prompt_tokens=None) for r in made.requests)
     (found,) = returnings([replace(made, requests=silent)])
     assert found.turns[1].cached_fraction is None
+
+
+def test_the_links_rate_is_what_is_left_of_the_wait_beyond_computing_the_rest() -> None:
+    # 1,000 tokens/s of prefill. Of 1,000 tokens 384 are found, so 616 take 0.616 s to compute; of
+    # the 0.7 s waited 84 ms are left for fetching. Both conversations found 2 · 384 = 768, and all
+    # of them were fetched: 384 · 23,040 B / 0.084 s = 105.3 MB/s.
+    (found,) = returnings([played("offload", (0.5, 0.7), 384, kv_offloading_size=1.0)])
+    assert effective_link(found, 23_040) == pytest.approx(384 * 23_040 / 0.084)
+    # More than the 23 MB/s that prefill makes: fetching wins.
+    assert (effective_link(found, 23_040) or 0) > break_even_link(23_040, 1000)
+
+
+def test_tokens_that_the_pool_still_held_were_not_fetched() -> None:
+    on = played("offload", (0.5, 0.7), 384, kv_offloading_size=1.0)
+    half = replace(on, engine_samples=(EngineSample(9.0, external_cache_hits_total=384.0),))
+    (found,) = returnings([half])
+    assert effective_link(found, 23_040) == pytest.approx(192 * 23_040 / 0.084)
+
+
+@pytest.mark.parametrize("waits", [(0.5, 0.6), (0.5, 0.616)])
+def test_a_wait_without_time_left_over_has_no_rate(waits: tuple[float, float]) -> None:
+    (found,) = returnings([played("offload", waits, 384, kv_offloading_size=1.0)])
+    assert effective_link(found, 23_040) is None
+
+
+def test_what_was_not_fetched_has_no_rate() -> None:
+    (found,) = returnings([played("gpu", (0.5, 0.7), 384)])
+    assert effective_link(found, 23_040) is None
 
 
 def test_loads_that_do_not_return_have_no_turns() -> None:

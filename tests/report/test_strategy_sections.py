@@ -167,6 +167,21 @@ def test_returning_turns_say_what_was_skipped_and_what_a_link_must_carry() -> No
     assert "= 23.0 MB/s" in found.theory
 
 
+def test_fetched_turns_tell_what_the_host_link_carried_and_whether_it_paid() -> None:
+    off = returning("gpu_only", (0.5, 0.9))
+    on = returning("offload", (0.5, 0.7))
+    flags = {**on.run.trial.server_flags, "kv_offloading_size": 1}
+    facts = replace(on.run.trial, server_flags=flags, is_baseline=False)
+    fetched = (EngineSample(9.0, external_cache_hits_total=384.0),)
+    on = replace(on, run=replace(on.run, trial=facts), engine_samples=fetched)
+    found = only(off, on)
+    assert "offload answers after 700.0 ms (p50), gpu_only after 900.0 ms" in found.lead
+    assert "fetched 384 tokens from host memory" in found.lead
+    # 1,000 tokens/s: 616 tokens are computed in 0.616 s, and 384 · 23,040 B fetched in 84 ms.
+    assert "a host link of 105.3 MB/s; fetching pays above 23.0 MB/s" in found.measured[1]
+    assert found.measured[1].endswith("so fetching beats computing.")
+
+
 def level(concurrency: int, running: float) -> TrialRecord:
     samples = (
         EngineSample(0.0, requests_running=0.0, preemptions_total=0.0),
