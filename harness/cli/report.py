@@ -22,7 +22,7 @@ from harness.cli.outcome import strict_exit
 from harness.errors import InputError
 from harness.record import BenchRecord, TrialRecord
 from harness.report import export as exports
-from harness.report.build import build_report
+from harness.report.build import build_report_of
 from harness.report.scoreboard import print_scoreboard, write_scoreboard
 from harness.report.terminal import print_result
 from harness.store import DEFAULT_ROOT, find_run, read_bench, read_quality
@@ -71,7 +71,7 @@ def report(
     record, trials = read_bench(folder)
     analysis = analyse(record, trials, read_quality(folder))
     exported = wanted.write(record, trials, analysis)
-    paths = build_report(folder, reports_root=reports)
+    paths = build_report_of(record, trials, analysis, run_dir=folder, reports_root=reports)
     if as_json:
         figures = to_json(analysis)
         places = {"run": str(folder), "report": str(paths.html)}

@@ -45,6 +45,22 @@ def build_report(run_dir: Path, *, reports_root: Path | None = None) -> ReportPa
     """
     bench, trials = store.read_bench(run_dir)
     analysis = analyse(bench, trials, store.read_quality(run_dir))
+    return build_report_of(bench, trials, analysis, run_dir=run_dir, reports_root=reports_root)
+
+
+def build_report_of(
+    bench: BenchRecord,
+    trials: Sequence[TrialRecord],
+    analysis: Analysis,
+    *,
+    run_dir: Path,
+    reports_root: Path | None = None,
+) -> ReportPaths:
+    """The same of a run that was read already: one of many requests is too large to read twice.
+
+    Raises:
+        StoreError: the report can't be written.
+    """
     folder = report_folder(bench, reports_root or DEFAULT_ROOT)
     try:
         folder.mkdir(parents=True, exist_ok=True)
