@@ -53,7 +53,7 @@ def growth_section(
     return Section(
         anchor="growth",
         title="KV memory over the context",
-        claims=("C2", "C9"),
+        claims=("C2", "C3", "C5", "C9"),
         theory=(
             f"{first.variant} stores {format_count(first.predicted_bytes_per_token)} bytes per "
             "token by the model's config.json, in whole blocks: KV memory in use is a straight "
@@ -378,7 +378,7 @@ def heads_section(
     return Section(
         anchor="attention-heads",
         title="KV heads: MHA, GQA and MQA",
-        claims=("C10",),
+        claims=("C2", "C10"),
         theory=(
             "Bytes per token are proportional to the KV heads, whatever the query heads, so in the "
             "same bytes the pool holds more by the inverse ratio of the heads."

@@ -454,7 +454,7 @@ def cliff_section(
         anchor="capacity-cliff",
         title="The capacity cliff",
         lead=_cliff_lead(found),
-        claims=("C4",),
+        claims=("C3", "C4", "C5"),
         theory=(
             "A request takes whole blocks for its prompt and its output, and one block of the pool "
             "is never used: floor((blocks − 1) / blocks per request) requests fit. One more, and "

@@ -14,10 +14,12 @@ from harness.report.build import build_report
 from harness.report.claims import CLAIMS, claims
 from harness.report.parts import Section
 from harness.report.section import sections
+from harness.scenario import load_scenario
 from tests.analysis.strategy_build import analysed, record, request, scrapes
 from tests.report.stored import store_run
 from tests.report.test_html import Page
 
+ROOT = Path(__file__).resolve().parents[2]
 MIX = {"context_median": 100, "output_median": None, "sigma": 1.0}
 
 
@@ -217,6 +219,29 @@ def test_the_claims_carry_their_errata_and_an_unknown_one_is_left_out() -> None:
     assert set(CLAIMS) == {f"C{number}" for number in range(1, 16)}
     assert [claim.number for claim in claims(["C3", "C99", "C8"])] == ["C3", "C8"]
     assert {n for n, claim in CLAIMS.items() if claim.erratum} == {"C3", "C4", "C10", "C11"}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "trials"),
+    [
+        ("memory_growth", [growing(120, 1), growing(376, 3), growing(632, 5)]),
+        ("kv_dtypes", [*decoding("fp16", "auto", 2e-6), *decoding("fp8", "fp8", 3e-6)]),
+        ("attention_heads", [headed("mha", 9), headed("mqa", 1)]),
+        ("paged_vs_preallocated", [mixed("whole", "emulated"), mixed("paged", "measured")]),
+        ("cpu_offload", [returning("gpu_only", (0.5, 0.9))]),
+        ("capacity_cliff", [level(8, 8), level(10, 10), level(11, 10)]),
+    ],
+)
+def test_every_claim_that_a_scenario_cites_is_told_with_theory_and_measurement(
+    scenario: str, trials: list[TrialRecord]
+) -> None:
+    cited = load_scenario(ROOT / "scenarios" / f"{scenario}.yaml", "cpu").claims
+    bench, analysis = analysed(*trials, claims=list(cited))
+    # C15 is told by the section about all strategies.
+    own = [each for each in sections(bench, trials, analysis) if each.claims != ("C15",)]
+    told = {number for each in own for number in each.claims}
+    assert set(cited) - {"C15"} <= told
+    assert all(each.theory and each.measured and each.lead for each in own)
 
 
 @pytest.mark.parametrize(
