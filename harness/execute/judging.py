@@ -142,7 +142,9 @@ def _questions(folder: Path, records: QualityRecords) -> tuple[Question, ...]:
         )
     long = [prompt for prompt in records.prompts if prompt.task not in NEEDLE_TASKS]
     seed = read_manifest(folder).scenario.get("seed")
-    return questions(long, _texts(reference), variants, seed if isinstance(seed, int) else 0)
+    needles = [prompt for prompt in records.prompts if prompt.task in NEEDLE_TASKS]
+    drawn = seed if isinstance(seed, int) else 0
+    return questions(long, _texts(reference), variants, drawn, needles)
 
 
 def _texts(record: PassRecord) -> dict[int, str]:

@@ -4,7 +4,9 @@ Method: per variant and prompt one pair (baseline's answer, variant's), unless t
 same text, which is a tie without asking. Controls are made of the baseline's own answers and of
 prompts with known answers, and look like every other pair: ``identical`` shows one answer twice,
 ``degraded`` an answer beside itself cut off, shuffled or swapped for that to another prompt,
-``known`` a right beside a wrong answer. Every pair is shown in both orders; all questions are
+``known`` a right beside a wrong answer. Where a user's prompts have no known answers, needles give
+them, and where there are none, a few made-up records; short answers are spoiled by swapping alone.
+So a judge can be judged on any prompts. Every pair is shown in both orders; all questions are
 shuffled. Everything is drawn from the seed.
 
 Not covered: asking (``harness.quality.judge``) and scoring (``harness.analysis.judging``).
@@ -18,12 +20,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.record import QualityPrompt
-from harness.workload.corpus import NOUNS
+from harness.workload.corpus import NOUNS, fact_question, fact_sentence, records
 
 PairKind = Literal["real", "identical", "degraded", "known"]
 #: Controls of each kind: as many as a fifth of the pairs, but never fewer or more than these.
 FEWEST_CONTROLS, MOST_CONTROLS = 4, 12
-#: An answer with fewer words can't be degraded so that one sees it.
+#: An answer with fewer words can't be cut or shuffled so that one sees it.
 _SHORTEST_WORDS = 8
 
 
@@ -58,8 +60,12 @@ def questions(
     reference: Mapping[int, str],
     variants: Mapping[str, Mapping[int, str]],
     seed: int,
+    needles: Sequence[QualityPrompt] = (),
 ) -> tuple[Question, ...]:
-    """All questions of a run, shuffled; ``reference`` and ``variants`` are texts by prompt."""
+    """All questions of a run, shuffled; ``reference`` and ``variants`` are texts by prompt.
+
+    ``needles`` are further prompts with known answers, for controls alone.
+    """
     rng = random.Random(f"{seed}/judge")  # noqa: S311 - reproducible, not secret
     usable = [prompt for prompt in prompts if reference.get(prompt.index, "").strip()]
     real = list(_real(prompts, reference, variants))
@@ -67,7 +73,7 @@ def questions(
     controls = [
         *_identical(usable, reference, count, rng),
         *_degraded(usable, reference, count, rng),
-        *_known(prompts, count, rng),
+        *_known(prompts, needles, count, rng),
     ]
     asked = [Question(pair, order) for pair in (*real, *controls) for order in _ORDERS]
     rng.shuffle(asked)
@@ -106,11 +112,17 @@ def _degraded(
     usable: Sequence[QualityPrompt], reference: Mapping[int, str], count: int, rng: random.Random
 ) -> Iterator[Pair]:
     fit = [p for p in usable if len(reference[p.index].split()) >= _SHORTEST_WORDS]
+    short = [p for p in usable if p not in fit]
     ways = ("cut", "shuffled", "swapped")
-    for place, prompt in enumerate(rng.sample(fit, min(count, len(fit)))):
-        text = reference[prompt.index]
-        worse = degrade(text, ways[place % len(ways)], _foreign(prompt, fit, reference), rng)
-        if not same_text(text, worse):
+    chosen = rng.sample(fit, min(count, len(fit)))
+    made = [(prompt, ways[place % len(ways)]) for place, prompt in enumerate(chosen)]
+    made += [(p, "swapped") for p in rng.sample(short, len(short))]
+    kept = 0
+    for prompt, way in made:
+        text, foreign = reference[prompt.index], _foreign(prompt, usable, reference)
+        worse = degrade(text, way, foreign, rng)
+        if kept < count and not same_text(text, worse):
+            kept += 1
             yield Pair(f"degraded/{prompt.index}", "degraded", None, prompt, text, worse)
 
 
@@ -136,13 +148,35 @@ def degrade(text: str, way: str, foreign: str, rng: random.Random) -> str:
     return " ".join(rng.sample(words, len(words)))
 
 
-def _known(prompts: Sequence[QualityPrompt], count: int, rng: random.Random) -> Iterator[Pair]:
+def _known(
+    prompts: Sequence[QualityPrompt],
+    needles: Sequence[QualityPrompt],
+    count: int,
+    rng: random.Random,
+) -> Iterator[Pair]:
     graded = [prompt for prompt in prompts if prompt.expected]
     chosen = rng.sample(graded, min(count, len(graded)))
+    chosen += rng.sample(list(needles), min(count - len(chosen), len(needles)))
+    chosen += [_made_up(place, rng) for place in range(count - len(chosen))]
     for prompt in chosen:
         right = prompt.expected[0]
         wrong = _wrong(right, rng)
         yield Pair(f"known/{prompt.index}", "known", None, prompt, right, wrong)
+
+
+def _made_up(place: int, rng: random.Random) -> QualityPrompt:
+    """A question about one of four records; no server was ever asked it: its index is below 0."""
+    listed = records(4, rng)
+    thing, code = rng.choice(listed)
+    return QualityPrompt(
+        index=-1 - place,
+        task="known",
+        source="made up",
+        prompt_token_ids=(),
+        instruction=fact_question(thing),
+        passage=" ".join(fact_sentence(*record) for record in listed),
+        expected=(code,),
+    )
 
 
 def _wrong(right: str, rng: random.Random) -> str:

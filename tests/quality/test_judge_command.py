@@ -11,10 +11,12 @@ from typer.testing import CliRunner
 
 from harness import store
 from harness.cli.app import build
-from harness.errors import InputError, KvbenchError
+from harness.errors import InputError, KvbenchError, NotFound
+from tests import records
 from tests.quality.judges import always_a, perfect, scripted
 from tests.quality.test_bench import run
 from tests.quality.toy import serving
+from tests.report.stored import store_run
 
 SECRET = "sk-judge-key"  # noqa: S105
 SMALL = ("repeats=1", "quality.num_prompts=20", "quality.needles=null", "quality.answer_tokens=24")
@@ -117,6 +119,15 @@ def test_a_judge_that_is_not_there_is_told_with_the_next_move(stored: Path) -> N
         CliRunner().invoke(build(words), words, catch_exceptions=False)
     heads = {j.head.judge_id: j.head for j in store.read_quality(stored).judges}
     assert heads["none"].status == "failed"
+
+
+def test_a_run_without_answers_is_told_how_to_get_some(tmp_path: Path) -> None:
+    run_folder = store_run(*records.bench(1), tmp_path)
+    words = ["judge", str(run_folder), "--judge-url", "http://127.0.0.1:9/v1"]
+    words += ["--judge-model", "m"]
+    with pytest.raises(NotFound, match="no answers") as caught:
+        CliRunner().invoke(build(words), words, catch_exceptions=False)
+    assert "quality: on" in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://u:p@host/v1", "http://host/v1?key=1", "host"])

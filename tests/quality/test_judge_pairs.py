@@ -109,3 +109,37 @@ def test_a_degraded_answer_is_another_text(way: str) -> None:
 def test_without_another_answer_swapping_becomes_shuffling() -> None:
     worse = degrade("a b c d e f g h", "swapped", "", random.Random(1))  # noqa: S311
     assert sorted(worse.split()) == list("abcdefgh")
+
+
+UNGRADED = [prompt(n) for n in range(20)]
+
+
+def kinds_of(found) -> Counter[str]:  # type: ignore[no-untyped-def, type-arg]
+    return Counter(q.pair.kind for q in found if q.order == "ab")
+
+
+def test_prompts_without_known_answers_borrow_those_of_needles() -> None:
+    needles = [prompt(30 + n, (f"{2000 + n}",)) for n in range(9)]
+    found = questions(UNGRADED, REFERENCE, {"fp8": VARIANT}, 1, needles)
+    assert kinds_of(found)["known"] == 4
+    assert {q.pair.prompt.index >= 30 for q in found if q.pair.kind == "known"} == {True}
+
+
+def test_without_any_known_answer_a_few_are_made_up() -> None:
+    found = questions(UNGRADED, REFERENCE, {"fp8": VARIANT}, 1)
+    known = [q.pair for q in found if q.pair.kind == "known" and q.order == "ab"]
+    assert len({pair.pair_id for pair in known}) == 4
+    for pair in known:
+        assert f"is {pair.one}." in pair.prompt.passage
+        assert f"is {pair.other}." not in pair.prompt.passage
+        thing = pair.prompt.instruction.removeprefix("What is the access code of the ")
+        assert f"{thing.split('?')[0]} is {pair.one}." in pair.prompt.passage
+
+
+def test_short_answers_are_swapped_for_others() -> None:
+    short = {n: f"word{n}" for n in range(20)}
+    other = {n: f"other{n}" for n in range(20)}
+    found = questions(UNGRADED, short, {"fp8": other}, 1)
+    spoiled = [q.pair for q in found if q.pair.kind == "degraded" and q.order == "ab"]
+    assert len(spoiled) == 4
+    assert all(pair.other in short.values() and pair.other != pair.one for pair in spoiled)
