@@ -186,8 +186,14 @@ def test_another_server_start_is_claimed_only_where_there_was_one() -> None:
         replace(p, head=replace(p.head, launches=(3,))) if p.head.kind == "self" else p
         for p in stored.passes
     )
-    found = analyse(*records.bench(), replace(stored, passes=passes))
+    bench, trials = records.bench()
+    found = analyse(bench, trials, replace(stored, passes=passes))
     assert "fp16 against itself (another server start, reversed order" in measured(found)
+    # A server that was running already is started by nobody between the trials.
+    attached = replace(bench, scenario={**bench.scenario, "attach": "http://host/v1"})
+    section = section_of.section(attached, trials, found)
+    assert section is not None
+    assert "the same server start" in " ".join(map(str, section.measured))
 
 
 def test_a_difference_is_not_sold_as_a_loss() -> None:
