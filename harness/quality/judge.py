@@ -35,6 +35,9 @@ ATTEMPTS = 3
 VERDICT_TOKENS = 120
 #: So much of a passage is shown; English has four to five characters to a token.
 PASSAGE_CHARACTERS = 12_000
+#: Of a longer one: its ends, and so many places where the known answer stands, a sentence at least.
+MOST_PLACES = 4
+SENTENCE_CHARACTERS = 240
 
 _SYSTEM = (
     "You compare two answers, A and B, to the same task. Judge only whether each is correct, "
@@ -85,7 +88,7 @@ def messages(question: Question, passage_characters: int) -> list[dict[str, str]
     """The conversation that puts one question; nothing in it tells a control from a real pair."""
     first, second = question.shown
     prompt = question.pair.prompt
-    passage = shortened(prompt.passage, passage_characters)
+    passage = shortened(prompt.passage, passage_characters, prompt.expected)
     text = f"Text:\n{passage}\n\n" if passage.strip() else ""
     shown = f"Answer A:\n{first.strip()}\n\nAnswer B:\n{second.strip()}"
     task = f"Task:\n{prompt.instruction}"
@@ -95,12 +98,39 @@ def messages(question: Question, passage_characters: int) -> list[dict[str, str]
     ]
 
 
-def shortened(text: str, limit: int) -> str:
-    """The beginning and the end of a text, where it is longer than ``limit`` characters."""
+def shortened(text: str, limit: int, expected: Sequence[str] = ()) -> str:
+    """The beginning and the end of a text that is longer than ``limit`` characters.
+
+    What surrounds a known answer (``expected``) is shown too: without it nobody could tell the
+    right answer from a wrong one.
+    """
     if len(text) <= limit:
         return text
-    half = max(1, limit // 2)
-    return f"{text[:half]}\n[…]\n{text[-half:]}"
+    places = [place for answer in expected for place in _places(text, answer)][:MOST_PLACES]
+    if not places:
+        half = max(1, limit // 2)
+        return f"{text[:half]}\n[…]\n{text[-half:]}"
+    third = max(1, limit // 3)
+    around = max(SENTENCE_CHARACTERS, third // len(places))
+    spans = [(0, third), (len(text) - third, len(text))]
+    spans += [(max(0, place - 2 * around // 3), place + around // 3) for place in places]
+    return "\n[…]\n".join(text[start:end] for start, end in _joined(spans))
+
+
+def _places(text: str, answer: str) -> list[int]:
+    """Where an answer stands as a word of its own."""
+    return [found.start() for found in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", text)]
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Stretches in order, those that touch made one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return joined
 
 
 def judge_all(

@@ -197,5 +197,31 @@ def test_a_long_text_is_shown_by_its_ends() -> None:
     assert "lantern" not in messages(prompt, 8)[-1]["content"]
 
 
+def test_what_tells_right_from_wrong_is_shown_of_a_long_text_too() -> None:
+    # As long as 8,192 tokens, with the fact in the part that the ends leave out.
+    fact = "The access code of the amber lantern is 4821."
+    for place in (7_000, 18_000, 29_000):
+        passage = f"{'word ' * (place // 5)}{fact} {'word ' * ((36_000 - place) // 5)}"
+        prompt = QualityPrompt(0, "extract", "s", (1,), "Which?", passage, ("4821",))
+        question = Question(Pair("k", "known", None, prompt, "4821", "1111"), "ab")
+        shown = messages(question, 12_000)[-1]["content"]
+        assert fact in shown
+        assert len(shown) < 13_000
+        # Even a server with a short context sees the sentence.
+        assert fact in messages(question, 200)[-1]["content"]
+
+
+def test_an_answer_that_is_everywhere_is_not_shown_everywhere() -> None:
+    text = "engine " * 10_000
+    assert len(shortened(text, 3_000, ("engine",))) < 4_200
+
+
+def test_stretches_that_touch_are_shown_as_one() -> None:
+    text = "".join(f"{n:04d} " for n in range(400))
+    shown = shortened(text, 900, ("0001", "0002"))
+    assert shown.startswith("0000 0001 0002 0003")
+    assert shown.count("[…]") == 1
+
+
 def test_a_stored_url_carries_no_secret() -> None:
     assert bare_url("https://u:p@host:8443/v1?key=x#f") == "https://host:8443/v1"
