@@ -33,6 +33,10 @@ _BY_SCORE = (
     "prompts, and only what a request holds while it decodes shrinks. "
 )
 _EXACT = "Attention over what is kept is exact; what is gone is gone."
+_ONE_STEP = (
+    "SnapKV computes a prompt in one step, the other variants in several: part of the difference "
+    "in speed is that. "
+)
 _KVPRESS = (
     "kvpress: a policy at ratio r leaves floor(tokens × (1 − r)) of a prefill, and as many times "
     "the model's bytes per token. "
@@ -61,7 +65,8 @@ def section(
         not_covered=(
             "Keys keep their original positions, so sinks drift away as in ordinary attention. "
             "Prompts longer than the window depend on how the scheduler cuts them into steps. "
-            "kvpress is not asked for answers, and its speed is not told. See docs/eviction.md."
+            + (_ONE_STEP if scored else "")
+            + "kvpress is not asked for answers, and its speed is not told. See docs/eviction.md."
         ),
     )
 
