@@ -125,15 +125,16 @@ def _with_capacity(
     extra: dict[str, object],
 ) -> PlannedTrial:
     pool = pool_bytes(trial, extra)
+    refused = refusal(trial, _device(scenario))
+    skipped = None if refused is None else f"will be skipped: {refused}"
     try:
         settings = _settings(scenario, trial, extra)
         capacity = predict_capacity(spec, settings, pool)
     except ModelConfigError as error:
-        return PlannedTrial(trial, command, None, error.what)
+        known = "; ".join(text for text in (error.what, skipped) if text is not None)
+        return PlannedTrial(trial, command, None, known)
     reason = None if pool is not None else "the pool is what the machine's memory leaves"
-    if (refused := refusal(trial, _device(scenario))) is not None:
-        reason = f"will be skipped: {refused}"
-    return PlannedTrial(trial, command, capacity, reason)
+    return PlannedTrial(trial, command, capacity, skipped or reason)
 
 
 def _model(trial: Trial, model: models.ResolvedModel | None) -> tuple[ModelSpec | None, str | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,29 @@ def test_a_dtype_that_the_cpu_backend_only_seems_to_take_is_refused_there(dtype:
     assert refusal(trial, "cuda") is None
 
 
+def test_the_scenario_names_every_kv_dtype_that_the_installed_engine_knows() -> None:
+    # Found, not imported: that would load torch.
+    engine = importlib.util.find_spec("vllm")
+    assert engine is not None
+    assert engine.origin is not None
+    source = (Path(engine.origin).parent / "config" / "cache.py").read_text(encoding="utf-8")
+    listed = re.search(r"^CacheDType = Literal\[(.*?)^\]", source, re.DOTALL | re.MULTILINE)
+    assert listed is not None
+    known = set(re.findall(r'"([^"]+)"', listed[1]))
+    cuda = load_scenario(ROOT / "scenarios" / "kv_dtypes.yaml", "cuda")
+    asked = {str(variant.flags["kv_cache_dtype"]) for variant in cuda.variants.values()}
+    # `auto` is the model's own 16-bit type.
+    assert known - asked == {"float16", "bfloat16"}
+
+
+@pytest.mark.parametrize("variant", ["fp8_inc", "fp8_ds_mla", "ultraquant_4bit"])
+def test_a_plan_says_what_will_be_skipped_also_where_theory_says_nothing(variant: str) -> None:
+    planned = next(p for p in outline(scenario("kv_dtypes")) if p.trial.variant == variant)
+    assert planned.capacity is None
+    assert "modelled" in (planned.capacity_reason or "")
+    assert "will be skipped: the CPU backend of vLLM lists" in (planned.capacity_reason or "")
+
+
 @pytest.mark.parametrize("dtype", ["auto", "fp8_e4m3", "fp8_e5m2"])
 def test_a_dtype_that_the_cpu_backend_takes_is_not_refused(dtype: str) -> None:
     assert refusal(trial_of("kv_dtypes", dtype), "cpu") is None
@@ -123,13 +148,13 @@ def test_a_dtype_refused_here_is_skipped_with_the_reason_and_the_rest_goes_on(
     tmp_path: Path, model: str
 ) -> None:
     load = small(context_tokens=64, num_prompts=2)
-    record, trials = bench(tmp_path, scenario("kv_dtypes", model, load))
+    record, trials = bench(tmp_path, scenario("kv_dtypes", model, load, "repeats=1"))
     by_status: dict[str, set[str]] = {}
     for trial in trials:
         by_status.setdefault(trial.run.status, set()).add(trial.run.trial.variant)
     assert by_status["sealed"] == {"auto", "fp8_e4m3", "fp8_e5m2"}
     assert by_status["skipped"] == set(record.skipped)
-    assert len(record.skipped) == 8
+    assert len(record.skipped) == 13
     assert "what ran would not be what was asked for" in record.skipped["nvfp4"]
 
 
