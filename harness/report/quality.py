@@ -28,6 +28,7 @@ from harness.report.quality_text import (
     KINDS,
     NOT_YET_WORSE,
     best_judge,
+    judge_name,
     judge_sentences,
     kl_text,
     lead_sentence,
@@ -285,7 +286,7 @@ def _judge_grid(judges: Sequence[JudgeOutcome]) -> Grid:
         ("judge", *KINDS.values(), "position bias", "malformed replies", "tokens", "verdict"),
         tuple(
             (
-                "the baseline's own server" if judge.is_self else judge.model,
+                "the baseline's own server" if judge.is_self else judge_name(judge),
                 *(f"{c.right} of {c.asked}" for c in judge.controls),
                 share_text(judge.position_bias),
                 format_count(judge.malformed),

@@ -19,6 +19,7 @@ from harness.analysis.quality_results import (
     Range,
     VariantQuality,
 )
+from harness.scenario import slugify
 from harness.units import DASH, format_count, format_duration, format_percent
 
 KINDS = {
@@ -184,8 +185,16 @@ def judge_sentences(judge: JudgeOutcome, *, with_controls: bool = True) -> Itera
     yield _cost(judge)
 
 
+def judge_name(judge: JudgeOutcome) -> str:
+    """A judge's model, with what tells it from another of that name."""
+    own = judge.judge_id == slugify(judge.model)
+    return judge.model if own else f"{judge.model} ({judge.judge_id})"
+
+
 def _who(judge: JudgeOutcome) -> str:
-    return "The baseline's own server as judge" if judge.is_self else f"The judge {judge.model}"
+    if judge.is_self:
+        return "The baseline's own server as judge"
+    return f"The judge {judge_name(judge)}"
 
 
 def _reliability(judge: JudgeOutcome) -> str:
@@ -236,7 +245,7 @@ def judge_clause(quality: QualityAnalysis) -> str:
     judge = best_judge(quality)
     if judge is None:
         return "no judge was asked"
-    whose = "the baseline as its own judge" if judge.is_self else f"the judge {judge.model}"
+    whose = "the baseline as its own judge" if judge.is_self else f"the judge {judge_name(judge)}"
     if judge.status != "sealed":
         return f"{whose} was not asked to the end, so its verdict is withheld"
     if not judge.reliable:
@@ -246,4 +255,4 @@ def judge_clause(quality: QualityAnalysis) -> str:
         if one.wins is not None:
             word = "non-inferior" if one.non_inferior else "not shown to be non-inferior"
             told.append(f"{one.variant} {one.wins} wins, {one.losses} losses, {word}")
-    return f"judged by {judge.model}: {'; '.join(told) or 'no pair has a verdict'}"
+    return f"judged by {judge_name(judge)}: {'; '.join(told) or 'no pair has a verdict'}"

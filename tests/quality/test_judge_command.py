@@ -108,6 +108,9 @@ def test_two_judges_of_one_name_are_kept_apart(stored: Path, tmp_path: Path) -> 
     assert (biased["judge_id"], biased["reliable"]) == ("twin", False)
     assert good["judge_id"].startswith("twin-")
     assert good["reliable"] is True
+    page = Path(good["report"]).read_text()
+    assert "The judge twin is not reliable" in page
+    assert f"The judge twin ({good['judge_id']}) passed its controls" in page
     # Nobody can pass for the baseline's own server.
     assert own["judge_id"].startswith("self-")
     assert own["is_self"] is False
