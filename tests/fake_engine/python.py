@@ -8,7 +8,8 @@ environment variable ``FAKE_ENGINE`` says:
 - ``log:FILE`` prints a stored log and exits with 1,
 - ``slow:SECONDS`` sleeps before it opens the port,
 - ``options:…`` are options of the stand-in (``ttft_s=0.01,fail=exit``),
-- ``stubborn`` starts a grandchild in the same group that ignores SIGTERM.
+- ``stubborn`` starts a grandchild in the same group that ignores SIGTERM,
+- ``unpluggable`` says nothing of a rule of eviction, as an engine without the plugin.
 
 ``FAKE_ENGINE_FP8`` does the same for servers with an fp8 cache only. ``FAKE_TOY`` and
 ``FAKE_TOY_FP8`` say what the model behind it is like (``tests.quality.toy``). It knows overridden
@@ -26,7 +27,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness.engines.eviction.evidence import in_force_line
+from harness.engines.eviction.evidence import in_force_line, snapkv_line
 from harness.specs.eviction import EvictionRule, rule_from_env
 from tests.standin import server
 
@@ -87,9 +88,12 @@ def serve(args: argparse.Namespace, told: str) -> None:
     sys.stderr.write(
         f"(EngineCore pid=1) INFO 01-01 00:00:00 [x.py:1] CPU KV cache size: {tokens:,} tokens\n"
     )
-    if (rule := rule_from_env(os.environ)) is not None:
-        assert isinstance(rule, EvictionRule)
-        line = in_force_line(rule.sinks, 1, rule.window, args.block_size, None)
+    if kind != "unpluggable" and (rule := rule_from_env(os.environ)) is not None:
+        line = (
+            in_force_line(rule.sinks, 1, rule.window, args.block_size, None)
+            if isinstance(rule, EvictionRule)
+            else snapkv_line(rule, -(-rule.budget // args.block_size), args.block_size)
+        )
         sys.stderr.write(f"(EngineCore pid=1) INFO 01-01 00:00:00 [x.py:1] {line}\n")
     words = ["--host", args.host, "--port", str(args.port), "--model", args.served_model_name]
     words += ["--kv-cache-tokens", str(tokens), "--block-size", str(args.block_size)]

@@ -61,8 +61,11 @@ def test_a_missing_or_another_rule_is_no_silent_fallback(log: str) -> None:
 
 
 @pytest.mark.usefixtures("fake_engine")
-def test_a_launched_server_that_does_not_evict_is_given_up_and_ended(tmp_path: Path) -> None:
-    """The stand-in serves, but knows nothing of eviction: as an engine without the plugin."""
+def test_a_launched_server_that_does_not_evict_is_given_up_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in serves, but says nothing of eviction: as an engine without the plugin."""
+    monkeypatch.setenv("FAKE_ENGINE", "unpluggable")
     spec = vllm.ServerSpec("some/model", {}, ENV, offline=True)
     with pytest.raises(ServerStartError, match="does not say that the rule is in force"):
         vllm.Server.launch(spec, tmp_path / "server.log", timeout_s=30)
