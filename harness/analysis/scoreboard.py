@@ -5,9 +5,11 @@ any name. Every ratio is taken inside one run, variant over baseline. *Memory* a
 from what the engine granted where the layout of the cache changes (KV dtype, heads, window), else
 from the load: KV bytes in use per running request, requests running at the peak. A cell is stamped
 ``measured`` only if both sides are, ``emulated`` if either is; a variant that was skipped or failed
-keeps its reason and has no figure. Runs of unlike machines are refused, with the difference named.
+keeps its reason and has no figure, but for what theory says of a skipped layout's memory and
+capacity, which is stamped ``modelled``. Runs of unlike machines are refused, with the difference named.
 
-Not covered: figures across runs (none is formed), and what a theory would say (``kvbench advise``).
+Not covered: figures across runs (none is formed), and theory of a case of one's own (``kvbench
+advise``).
 """
 
 from __future__ import annotations
@@ -328,7 +330,9 @@ def _cells(
     missing = _missing(analysis, variant)
     if missing is not None or load is None:
         cell = missing or ScoreCell("not measured", note="no load was run")
-        return dict.fromkeys(METRICS, cell)
+        empty = dict.fromkeys(METRICS, cell)
+        modelled = kind == "layout" and cell.stamp == "skipped"
+        return empty | (_modelled(analysis, variant, cell) if modelled else {})
     stamp = _stamp(analysis, variant)
     granted = _granted(analysis, variant, stamp)
     running = _running(load, variant, stamp)
@@ -382,6 +386,24 @@ def _lost(side: str, trials: Sequence[TrialAnalysis]) -> ScoreCell:
     failed = any(trial.status in ("failed", "started") for trial in trials)
     stamp: CellStamp = "skipped" if skipped else "failed" if failed else "not measured"
     return ScoreCell(stamp, note=f"{side}: {reason}")
+
+
+def _modelled(analysis: Analysis, variant: str, skipped: ScoreCell) -> dict[str, ScoreCell]:
+    """Memory and capacity of a skipped layout by theory, in the bytes that it was to be given."""
+    pools = _pools(analysis, variant)
+    mine, base = (pool.predicted for pool in pools) if pools is not None else (None, None)
+    if mine is None or base is None:
+        return {}
+    note = f"skipped here: {skipped.note}"
+    ratios = {
+        "memory": (base.kv_bytes_per_token, mine.kv_bytes_per_token),
+        "capacity": (mine.kv_cache_tokens, base.kv_cache_tokens),
+    }
+    return {
+        metric: ScoreCell("modelled", over / under, note=note)
+        for metric, (over, under) in ratios.items()
+        if over and under
+    }
 
 
 def _stamp(analysis: Analysis, variant: str) -> CellStamp:

@@ -106,9 +106,29 @@ def test_a_skipped_variant_is_skipped_with_the_engines_reason() -> None:
         for t in trials
     ]
     cells = row(pair(bench, skipped)).cells
-    assert {(cells[m].stamp, cells[m].note) for m in METRICS} == {
+    assert {(cells[m].stamp, cells[m].note) for m in ("throughput", "ttft", "quality")} == {
         ("skipped", "the CPU backend lists auto")
     }
+
+
+def test_a_skipped_layout_has_its_memory_and_capacity_by_theory_and_nothing_else() -> None:
+    bench, trials = fp8()
+    bench = replace(
+        bench, skipped={"fp8": "the CPU backend lists auto"}, kv_budget_bytes=117_964_800
+    )
+    skipped = [
+        records.skipped(t, "the CPU backend lists auto") if t.run.trial.variant == "fp8" else t
+        for t in trials
+    ]
+    found = row(pair(bench, skipped))
+    # 23,040 and 11,520 bytes per token, in the same bytes.
+    for metric in ("memory", "capacity"):
+        cell = found.cells[metric]
+        assert (cell.stamp, cell.value, cell.shown) == ("modelled", pytest.approx(2.0), None)
+        assert cell.note == "skipped here: the CPU backend lists auto"
+    assert {found.cells[m].stamp for m in ("throughput", "ttft", "quality")} == {"skipped"}
+    # What nobody saw is no gain.
+    assert recommendation([found]) == ("no strategy of these runs shows a gain",)
 
 
 def test_a_variant_that_was_never_run_is_not_measured() -> None:
