@@ -6,7 +6,8 @@ from what the engine granted where the layout of the cache changes (KV dtype, he
 from the load: KV bytes in use per running request, requests running at the peak. A cell is stamped
 ``measured`` only if both sides are, ``emulated`` if either is; a variant that was skipped or failed
 keeps its reason and has no figure, but for what theory says of a skipped layout's memory and
-capacity, which is stamped ``modelled``. Runs of unlike machines are refused, with the difference named.
+capacity, which is stamped ``modelled``. Runs of unlike machines are refused, with the difference
+named.
 
 Not covered: figures across runs (none is formed), and theory of a case of one's own (``kvbench
 advise``).
