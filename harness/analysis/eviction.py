@@ -19,18 +19,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from harness.analysis.latency import known
 from harness.analysis.quality_results import Agreement, QualityAnalysis
 from harness.analysis.results import TrialAnalysis
 from harness.analysis.window import blocks_per_running_request
 from harness.errors import KvbenchError
-from harness.record import EngineSample, RequestRecord, TrialRecord
+from harness.record import EngineSample, TrialRecord
 from harness.specs.eviction import AnyRule, EvictionRule, SnapKvRule, rule_from_env
 from harness.specs.model import model_spec
 from harness.theory.eviction import blocks_held, kept_by_ratio
 from harness.theory.kv import bytes_per_token, layer_caches
 from harness.theory.settings import EngineSettings
 from harness.theory.snapkv import snapkv_blocks_held
-from harness.units import Bytes, Fraction, Seconds, Tokens
+from harness.units import Bytes, Fraction, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,8 @@ def evictions(
     quality: QualityAnalysis | None,
 ) -> tuple[Evicting, ...]:
     """The first sealed trial of each variant, if any variant evicts."""
+    if not any(r.run.server is not None and rule_from_env(r.run.server.env) for r in records):
+        return ()
     by_id = {record.run.trial.trial_id: record for record in records}
     found: dict[str, Evicting] = {}
     for trial in trials:
@@ -157,27 +160,23 @@ def measured_decoding(record: TrialRecord, blocks: int) -> float | None:
     chunk behind it at the neighbour before; None where there are none.
     """
     samples = record.engine_samples
+    answered = [r for r in record.requests if None not in (r.first_chunk_s, r.last_chunk_s)]
+    first = known(request.first_chunk_s for request in answered)
+    last = known(request.last_chunk_s for request in answered)
+
+    def all_decode(before: EngineSample, after: EngineSample) -> bool:
+        decoding = (first <= before.t_s) & (last >= after.t_s)
+        return int(decoding.sum()) == after.requests_running
+
     seen = [
         round(sample.kv_cache_usage * (blocks - 1)) / sample.requests_running
         for before, sample, after in zip(samples, samples[1:], samples[2:], strict=False)
         if sample.kv_cache_usage is not None
         and sample.requests_running
         and before.requests_running == sample.requests_running == after.requests_running
-        and _all_decode(record.requests, before, after)
+        and all_decode(before, after)
     ]
     return max(seen, default=None)
-
-
-def _all_decode(
-    requests: Sequence[RequestRecord], before: EngineSample, after: EngineSample
-) -> bool:
-    decoding = sum(_decodes(request, before.t_s, after.t_s) for request in requests)
-    return decoding == after.requests_running
-
-
-def _decodes(request: RequestRecord, since_s: Seconds, until_s: Seconds) -> bool:
-    first, last = request.first_chunk_s, request.last_chunk_s
-    return first is not None and last is not None and first <= since_s and last >= until_s
 
 
 def _cost(
