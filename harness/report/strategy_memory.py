@@ -182,8 +182,10 @@ def dtype_section(
     stored = {kv.kv_cache_dtype for kv in analysis.kv}
     fitted = {line.variant: line for line in breakeven.lines(records)}
     base = fitted.get(analysis.baseline)
-    if len(stored) < 2 or base is None or len(fitted) < 2:
+    if len(stored) < 2:
         return None
+    if base is None or len(fitted) < 2:
+        return _held_section(analysis)
     others = [line for name, line in fitted.items() if name != analysis.baseline]
     found = [breakeven.break_even(base, line) for line in others]
     return Section(
@@ -191,8 +193,7 @@ def dtype_section(
         title="KV dtypes: what they hold, and where they decode faster",
         claims=("C11",),
         theory=(
-            "A smaller dtype holds more tokens in the same bytes, by the ratio of the bytes per "
-            "token (scales included). Time between tokens is a straight line over the context, "
+            f"{_HOLDS} Time between tokens is a straight line over the context, "
             "ITL = a · context + b: reading the cache costs a per token. Where moving bytes is "
             "what takes the time, half the bytes halve a; where converting them costs more than "
             "is saved, a grows and a smaller dtype is never faster."
@@ -204,6 +205,29 @@ def dtype_section(
         not_covered="What fewer bits cost in answer quality; contexts beyond the longest measured.",
         opens=True,
         keeps_points=True,
+    )
+
+
+_HOLDS = (
+    "A smaller dtype holds more tokens in the same bytes, by the ratio of the bytes per token "
+    "(scales included)."
+)
+
+
+def _held_section(analysis: Analysis) -> Section | None:
+    """The same of a run without a sweep over context: what the dtypes hold."""
+    told = _ratios_text(analysis)
+    if analysis.kv_budget_mode != "equal_bytes" or not told:
+        return None
+    return Section(
+        anchor="kv-dtypes",
+        title="What each KV dtype holds",
+        claims=("C11",),
+        theory=_HOLDS,
+        lead=f"In the same bytes the pool holds, against {analysis.baseline}: {told}.",
+        grids=(_dtype_grid(analysis),),
+        measured=("Tokens granted are what the engine says of its pool after the start.",),
+        not_covered="From which context on a smaller dtype decodes faster: `kv_dtypes` sweeps it.",
     )
 
 
@@ -222,15 +246,18 @@ def _line_method(base: breakeven.Line) -> str:
 
 
 def _dtype_finding(analysis: Analysis, found: Sequence[breakeven.BreakEven]) -> str:
-    ratios = [
+    told = "; ".join(f"{each.variant}: {_break_text(each)}" for each in found)
+    return (
+        f"In the same bytes the pool holds, against {analysis.baseline}: {_ratios_text(analysis)}. "
+        f"Where decoding becomes faster: {told}."
+    )
+
+
+def _ratios_text(analysis: Analysis) -> str:
+    return ", ".join(
         f"{kv.variant} {format_ratio(kv.capacity_ratio)}"
         for kv in analysis.kv
         if not kv.is_baseline and kv.capacity_ratio is not None
-    ]
-    told = "; ".join(f"{each.variant}: {_break_text(each)}" for each in found)
-    return (
-        f"In the same bytes the pool holds, against {analysis.baseline}: {', '.join(ratios)}. "
-        f"Where decoding becomes faster: {told}."
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.analysis.compare import analyse
 from harness.record import EngineSample, RequestRecord, TrialRecord
 from harness.report.build import build_report
 from harness.report.claims import CLAIMS, claims
@@ -16,6 +17,7 @@ from harness.report.parts import Section
 from harness.report.section import sections
 from harness.scenario import load_scenario
 from tests.analysis.strategy_build import analysed, record, request, scrapes
+from tests.records import bench as whole_bench
 from tests.report.stored import store_run
 from tests.report.test_html import Page
 
@@ -72,6 +74,16 @@ def test_dtypes_tell_where_decoding_becomes_faster(slope_s: float, words: str) -
     assert found.anchor == "kv-dtypes"
     assert f"fp8: {words}" in found.lead
     assert any(words in row[-1] for row in found.grids[1].rows)
+
+
+def test_dtypes_without_a_sweep_over_context_tell_what_they_hold() -> None:
+    bench, trials = whole_bench(1)
+    analysis = analyse(bench, trials)
+    found = {each.anchor: each for each in sections(bench, trials, analysis)}["kv-dtypes"]
+    assert found.claims == ("C11",)
+    assert found.lead == "In the same bytes the pool holds, against fp16: fp8 2.00×."
+    assert [row[3] for row in found.grids[0].rows] == ["5,120", "10,240"]
+    assert not found.opens
 
 
 def headed(variant: str, heads: int) -> TrialRecord:
