@@ -30,7 +30,8 @@ class Section:
 
     ``lead`` is the finding in one sentence; ``claims`` are names such as ``C1``; ``not_covered``
     says where it ends. ``opens`` makes ``lead`` the page's answer; the general points stand
-    below it only with ``keeps_points``.
+    below it only with ``keeps_points``. What opens the page, or is a table of all variants
+    (``first``), stands before the general scoreboard, the rest behind it.
     """
 
     anchor: str
@@ -44,3 +45,4 @@ class Section:
     not_covered: str = ""
     opens: bool = False
     keeps_points: bool = False
+    first: bool = False

@@ -77,7 +77,8 @@ def answer(analysis: Analysis) -> Answer:
     if not broken:
         return Answer(found.lead, (*found.points, *points), found.limits)
     names = " and ".join(broken)
-    why = reasons_text([reason for reasons in broken.values() for reason in reasons])
+    reasons = [reason for each in broken.values() for reason in each]
+    why = reasons_text(reasons, most=2 if len(broken) == 1 else 1)
     lead = f"The headline of {names} is invalid, because the text fails the sanity gate: {why}."
     without = Point(
         "Capacity and speed", f" (those of {names} count for nothing until then): {found.lead}"

@@ -41,6 +41,7 @@ def section(
         measured=board.recommendation,
         grids=(_grid(rows, board),),
         charts=(picture,),
+        first=True,
         not_covered="Strategies together: each is held against the baseline alone.",
     )
 
