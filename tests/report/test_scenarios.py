@@ -64,7 +64,8 @@ def test_with_a_failed_a_skipped_and_a_half_written_trial_each_page_still_shows_
 ) -> None:
     run = unpacked(scenario, tmp_path)
     ids = store.read_manifest(run).trial_ids
-    first, last, more = run / ids[0], run / ids[-1], run / "one-more"
+    begun = [run / trial for trial in ids if (run / trial / store.RUN_FILE).is_file()]
+    first, last, more = begun[0], begun[-1], run / "one-more"
     shutil.copytree(first, more)
     change(run / store.BENCH_FILE, trial_ids=[*ids, more.name])
     change(first / store.RUN_FILE, status="failed", reason="the server died", load_end_s=None)
