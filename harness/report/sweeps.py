@@ -102,7 +102,7 @@ def _title(ordered: Sequence[Comparison], lines: Sequence[charts.SweepLine]) -> 
         ]
         if known:
             rate, level = max(known)
-            told.append(f"{line.variant} {units.format_rate(rate, 'tok/s')} at {level} at once")
+            told.append(f"{line.variant} {units.format_rate(rate, 'tok/s')} with {level} at once")
     return f"Most output throughput seen, {size}: {', '.join(told) if told else 'unknown'}"
 
 

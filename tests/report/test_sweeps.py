@@ -50,7 +50,7 @@ def test_without_peaks_the_caption_says_that_there_is_no_roofline() -> None:
 def test_the_title_names_the_most_throughput_and_its_concurrency() -> None:
     title = sweep().title
     assert title.startswith("Most output throughput seen, requests of 512+16 tokens: fp16 ")
-    assert "at 4 at once" in title
+    assert "with 4 at once" in title
 
 
 @pytest.mark.parametrize(("most", "inside"), [(40.0, True), (400.0, False)])

@@ -85,7 +85,7 @@ def _ratio_axis(axes: Axes, given: Sequence[Score]) -> None:
     base = 2.0 if max(ends) / min(ends) <= 64 else 10.0
     low = math.floor(math.log(min(ends) / 1.05, base))
     high = max(math.ceil(math.log(max(ends) * 1.05, base)), low + 2)
-    stride = -(-(high - low) // 4)
+    stride = -(-(high - low) // 3)
     ticks = [base**power for power in range(low, high + 1) if power % stride == 0]
     axes.set_xscale("log", base=base)
     axes.set_xlim(base**low, base**high)
