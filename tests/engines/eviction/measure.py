@@ -222,22 +222,17 @@ def by_score(folder: Path) -> None:
 
 def crowd_by_score(folder: Path) -> None:
     """The crowd and the preemption of the other rule, prompts uncut by chunks."""
-    for name, env in (("snapkv=512", snapkv(SnapKvRule(512))), ("none", STOCK)):
-        with engine(folder, env, {**WHOLE_PROMPTS, "num_gpu_blocks_override": 220}) as server:
+    tight = {"num_gpu_blocks_override": 70, "max_model_len": 1536, "max_num_batched_tokens": 1536}
+    for name, env, more, length, answer in (
+        ("crowd, snapkv=512", snapkv(SnapKvRule(512)), {"num_gpu_blocks_override": 220}, 2500, 100),
+        ("preemption, snapkv=256", snapkv(SnapKvRule(256)), tight, 400, 600),
+        ("crowd, none", STOCK, {"num_gpu_blocks_override": 220}, 2500, 100),
+    ):
+        with engine(folder, env, {**WHOLE_PROMPTS, **more}) as server:
             tokens = server.tokens(prose())
-            prompts = [tokens[start : start + PROMPT] for start in range(0, 2400, 200)]
-            tell(run=f"crowd, {name}", **pooled(server, prompts, 100))
-    flags = {
-        **WHOLE_PROMPTS,
-        "num_gpu_blocks_override": 70,
-        "max_model_len": 1536,
-        "max_num_batched_tokens": 1536,
-    }
-    with engine(folder, snapkv(SnapKvRule(256)), flags) as server:
-        tokens = server.tokens(prose())
-        prompts = [tokens[start : start + 400] for start in range(0, 1600, 200)]
-        found = pooled(server, prompts, 600, temperature=0.7)
-        tell(run="preemption, snapkv=256", **found)
+            clients = 12 if length == PROMPT else 8
+            prompts = [tokens[start * 200 :][:length] for start in range(clients)]
+            tell(run=name, **pooled(server, prompts, answer, temperature=0.7))
 
 
 def against_fp32(_folder: Path) -> None:
