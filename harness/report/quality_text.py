@@ -142,14 +142,14 @@ def lead_sentence(quality: QualityAnalysis) -> str:
         if names:
             told.append(words.format(names=_listed(names), baseline=quality.baseline))
     sentence = "; ".join(told)
-    own_words = sentence.startswith(("the ", "of "))
+    own_words = sentence.startswith(("the ", "answers ", "of "))
     return f"{sentence[0].upper() if own_words else sentence[0]}{sentence[1:]}."
 
 
 #: What is said of the variants of one standing, the worst first.
 _LEADS = (
     (("broken",), "the text of {names} is broken, and no gain with broken text counts"),
-    (("differs",), "{names} answers differently from {baseline}"),
+    (("differs",), "answers of {names} differ from {baseline}'s beyond its own noise"),
     (("indistinguishable",), "{names} can't be told from {baseline}'s own noise"),
     (("too few prompts", "no noise floor", "not measured"), "of {names} nothing can be claimed"),
 )

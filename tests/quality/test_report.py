@@ -241,3 +241,20 @@ def test_every_standing_has_its_words() -> None:
         for text in (standing_brief(one, quality), standing_sentence(one, quality)):
             assert text.endswith(".")
         assert lead_sentence(replace(quality, variants=(one,))).endswith(".")
+
+
+def test_the_lead_names_the_worst_first_and_all_of_them() -> None:
+    quality = analysis().quality
+    assert quality is not None
+    (fp8,) = [one for one in quality.variants if one.kind == "variant"]
+    made: list[tuple[str, Standing]] = [
+        ("a", "differs"),
+        ("b", "differs"),
+        ("c", "broken"),
+        ("d", "indistinguishable"),
+    ]
+    variants = tuple(replace(fp8, variant=name, standing=standing) for name, standing in made)
+    assert lead_sentence(replace(quality, variants=variants)) == (
+        "The text of c is broken, and no gain with broken text counts; answers of a and b differ "
+        "from fp16's beyond its own noise; d can't be told from fp16's own noise."
+    )
