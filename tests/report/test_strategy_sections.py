@@ -76,6 +76,28 @@ def test_dtypes_tell_where_decoding_becomes_faster(slope_s: float, words: str) -
     assert any(words in row[-1] for row in found.grids[1].rows)
 
 
+def test_repeated_launches_are_told_as_the_unit_of_the_intervals() -> None:
+    def launched(made: TrialRecord, repeat: int) -> TrialRecord:
+        facts = replace(
+            made.run.trial, repeat=repeat, trial_id=f"{made.run.trial.trial_id}-{repeat}"
+        )
+        # Launches of one variant lie 0.1 ms apart.
+        shifted = tuple(
+            request(r.index, r.prompt_tokens_planned, 9, itl=gap + repeat * 1e-4)
+            for r in made.requests
+            for gap in [r.chunk_times_s[1] - r.chunk_times_s[0]]
+        )
+        return replace(made, run=replace(made.run, trial=facts), requests=shifted)
+
+    lines = [*decoding("fp16", "auto", 2e-6), *decoding("fp8", "fp8", 3e-6)]
+    found = only(*(launched(made, repeat) for made in lines for repeat in range(3)))
+    # Two variants of three launches: 2 · (3 − 1) degrees of freedom.
+    assert "how far launches of one variant lie apart" in found.measured[0]
+    assert "4 degrees of freedom" in found.measured[0]
+    assert [row[3:5] for row in found.grids[1].rows] == [("3", "27"), ("3", "27")]
+    assert "fp8: never on this device" in found.lead
+
+
 def test_dtypes_without_a_sweep_over_context_tell_what_they_hold() -> None:
     bench, trials = whole_bench(1)
     analysis = analyse(bench, trials)
