@@ -214,7 +214,7 @@ def by_score(folder: Path) -> None:
         tell(
             run=name,
             concurrency=granted.max_concurrency,
-            blocks={"peak": max(blocks), "decoding": sorted(set(blocks[-8:]))},
+            blocks=sorted(set(blocks)),
             ppl_2501_3000=[round(perplexity(each), 2) for each in found],
             within=within,
         )

@@ -98,21 +98,27 @@ def test_text_within_the_budget_is_the_stock_engines_to_the_byte(cut: Cut, stock
 
 
 def test_a_request_holds_its_budget_once_its_prompt_is_computed(cut: Cut) -> None:
-    """2,500 tokens: 79 blocks while the prompt is computed, then 17, and 18 from 2,529 on."""
+    """2,500 tokens: 79 blocks while the prompt is computed, then 17, and 18 from 2,529 on.
+
+    The gauge tells of 79 only from the prompt's step to the next, so it may be missed.
+    """
     predicted = {
         snapkv_blocks_held(RULE, 32, PROMPT, PROMPT + step) for step in range(1, DECODED + 1)
     }
     assert predicted == {17, 18}
     held = [round(use.blocks) for use in cut.alone if use.running]
-    assert max(held) == snapkv_most_blocks_held(RULE, 32, PROMPT, PROMPT + DECODED) == 79
-    assert set(held[-5:]) <= predicted
+    assert snapkv_most_blocks_held(RULE, 32, PROMPT, PROMPT + DECODED) == 79
+    assert set(held) <= {*predicted, 79}
     assert 17 in held
 
 
 def test_three_prompts_decode_in_a_pool_that_holds_one(cut: Cut) -> None:
-    """3 × 79 blocks would be 237; at the end 3 × ceil((3,000 − 1,984) / 32) = 96 are held."""
+    """A step computes one prompt: 79 blocks, 17 + 79, 17 + 17 + 79 = 113; full ones need 237.
+
+    At the end 3 × ceil((3,000 − 1,984) / 32) = 96 are held.
+    """
     assert max(use.running for use in cut.together) == 3
-    assert max(use.blocks for use in cut.together if use.running == 3) < 140
+    assert 113 <= max(round(use.blocks) for use in cut.together) < 140
     assert max(use.preemptions for use in cut.together) == 0
 
 
