@@ -19,7 +19,7 @@ from harness.report.build import ReportPaths, build_report
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "tests" / "data" / "runs"
-SCENARIOS = sorted(path.name.removesuffix(".tar.xz") for path in RUNS.glob("*.tar.xz"))
+SCENARIOS = sorted(path.stem for path in (ROOT / "scenarios").glob("*.yaml"))
 
 
 def unpacked(scenario: str, root: Path) -> Path:
