@@ -18,8 +18,9 @@ RUNS = Path(__file__).resolve().parents[1] / "data" / "runs"
 
 SCRIPT = "<script>alert(1)</script>"
 IMAGE = '<img src="http://127.0.0.1:9/x" onerror="alert(2)">'
-#: In the order of the tests' names.
 NAMES = ("report", "hostile", "scoreboard", "compare")
+#: A run of eleven variants, whose tables are wider than any screen or sheet.
+WIDE = "many-variants"
 
 
 def build_pages(root: Path) -> dict[str, Path]:
@@ -27,6 +28,7 @@ def build_pages(root: Path) -> dict[str, Path]:
     runs = [_unpacked("fp8_vs_fp16", root), _unpacked("smoke", root)]
     return {
         "report": build_report(runs[0], reports_root=root / "reports").html,
+        WIDE: build_report(_unpacked("kv_dtypes", root), reports_root=root / "reports").html,
         "hostile": _hostile(root / "hostile"),
         "scoreboard": _said(root, "report", "--scoreboard", *map(str, runs)),
         "compare": _compared(root / "compare"),

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Open, Opened, lacking
-from tests.browser.pages import IMAGE, NAMES, SCRIPT
+from tests.browser.pages import IMAGE, NAMES, SCRIPT, WIDE
 
 FIELD = "Show rows that contain"
 
@@ -132,7 +132,7 @@ def test_hostile_texts_are_shown_as_text(open_page: Open) -> None:
     assert opened.complaints == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, WIDE])
 def test_on_a_phone_nothing_is_wider_than_the_screen(open_page: Open, name: str) -> None:
     opened = open_page(name, viewport={"width": 390, "height": 844}, has_touch=True)
     opened.unfold()
@@ -171,7 +171,7 @@ def test_in_the_dark_the_page_is_dark_and_so_are_its_charts(open_page: Open, nam
 PAPER = 703
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, WIDE])
 def test_on_paper_nothing_is_cut_and_nothing_is_there_to_be_clicked(
     open_page: Open, name: str
 ) -> None:
