@@ -58,7 +58,8 @@ def print_result(
             out.print(line, no_wrap=True, overflow="ellipsis")
     if len(analysis.comparisons) > MAX_TABLES:
         rest = len(analysis.comparisons) - MAX_TABLES
-        out.print(Text(f"… and {rest} more loads, in the report", style="dim"))
+        word = "load" if rest == 1 else "loads"
+        out.print(Text(f"… and {rest} more {word}, in the report", style="dim"))
     for lead in (*leads, found.lead):
         out.print(Text(plain(lead), style="bold"))
     for point in found.points:
