@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from harness import store
+from harness.report import style
 from harness.report.build import ReportPaths, build_report
 
 ROOT = Path(__file__).parents[2]
@@ -60,8 +61,10 @@ def test_each_scenario_gets_a_page_with_its_question_its_variants_and_its_pictur
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_with_a_failed_a_skipped_and_a_half_written_trial_each_page_still_shows_them_as_such(
-    scenario: str, tmp_path: Path
+    scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The pictures' files are looked at above; small ones do here.
+    monkeypatch.setattr(style, "PNG_DPI", 30)
     run = unpacked(scenario, tmp_path)
     ids = store.read_manifest(run).trial_ids
     begun = [run / trial for trial in ids if (run / trial / store.RUN_FILE).is_file()]
