@@ -103,8 +103,6 @@ def _panel(axes: Axes, panel: Panel) -> None:
     axes.set_title(style.drawable(panel.title, 60))
     for curve in panel.curves:
         _curve(axes, curve)
-    for number, (position, label) in enumerate(panel.vertical):
-        _upright(axes, position, label, left=number == 0)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
     axes.set_xlim(left=0)
@@ -115,6 +113,8 @@ def _panel(axes: Axes, panel: Panel) -> None:
         bound_line(axes, panel.bound.x, panel.bound.y, panel.bound.label)
     style.tick_text(axes.xaxis, units.format_count)
     axes.locator_params(axis="x", integer=True)
+    for number, (position, label) in enumerate(panel.vertical):
+        _upright(axes, position, label, left=number == 0, above=_is_low(panel, position, top))
     if panel.y_text is None:
         style.byte_ticks(axes.yaxis, top)
     else:
@@ -122,18 +122,28 @@ def _panel(axes: Axes, panel: Panel) -> None:
     style.light_grid(axes, "both")
 
 
-def _upright(axes: Axes, position: float, label: str, *, left: bool) -> None:
+def _is_low(panel: Panel, position: float, top: float) -> bool:
+    """Whether what is drawn at this place lies in the lower half, so that the upper is free."""
+    near = [
+        curve.y[min(range(len(curve.x)), key=lambda at: abs(curve.x[at] - position))]
+        for curve in panel.curves
+        if curve.x
+    ]
+    return max(near, default=0.0) < top / 2
+
+
+def _upright(axes: Axes, position: float, label: str, *, left: bool, above: bool) -> None:
     """A dashed line at one place of the x axis, its name along it, on the side that is free."""
     axes.axvline(position, color=style.INK, linewidth=1, linestyle=(0, (4, 2)))
     axes.annotate(
         label,
-        (position, 0.03),
+        (position, 0.97 if above else 0.03),
         xycoords=("data", "axes fraction"),
         xytext=(-3 if left else 3, 0),
         textcoords="offset points",
         fontsize=8,
         rotation=90,
-        va="bottom",
+        va="top" if above else "bottom",
         ha="right" if left else "left",
         color=style.MUTED,
     )

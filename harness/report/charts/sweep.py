@@ -43,8 +43,8 @@ def sweep(lines: Sequence[SweepLine], ceiling: Ceiling | None = None) -> Figure:
     """Throughput and TTFT against concurrency; a vertical line where a pool is full."""
     fig, (left, right) = style.figure(3.5, ncols=2)
     for line in lines:
-        _line(left, line, line.output_throughput)
-        _line(right, line, line.ttft_p50_s)
+        _line(left, line, line.output_throughput, above=False)
+        _line(right, line, line.ttft_p50_s, above=True)
     left.set_ylabel("output throughput (tokens/s)\n(higher is better)")
     right.set_ylabel("TTFT p50\n(lower is better)")
     style.tick_text(left.yaxis, units.format_count)
@@ -79,7 +79,7 @@ def _top(seen: Sequence[Sequence[float | None]], limit: Sequence[float]) -> floa
     return max(measured, near if near <= measured * _STRETCH else 0.0) * 1.15
 
 
-def _line(axes: Axes, line: SweepLine, values: Sequence[float | None]) -> None:
+def _line(axes: Axes, line: SweepLine, values: Sequence[float | None], *, above: bool) -> None:
     tone = style.look(line.place)
     known = [(x, y) for x, y in zip(line.concurrency, values, strict=True) if y is not None]
     if known:
@@ -97,13 +97,13 @@ def _line(axes: Axes, line: SweepLine, values: Sequence[float | None]) -> None:
         axes.axvline(fits, color=tone.color, linewidth=1, linestyle=":")
         axes.annotate(
             f"pool full by theory: {units.format_count(fits, 1)}",
-            (fits, 0.03),
+            (fits, 0.97 if above else 0.03),
             xycoords=("data", "axes fraction"),
             xytext=(-2, 0),
             textcoords="offset points",
             fontsize=7.5,
             rotation=90,
             ha="right",
-            va="bottom",
+            va="top" if above else "bottom",
             color=style.MUTED,
         )
