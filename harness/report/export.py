@@ -14,9 +14,9 @@ import csv
 import json
 import math
 import re
-import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -83,7 +83,7 @@ def export_trials(
     *,
     detailed: bool = False,
 ) -> tuple[Path, ...]:
-    """Write the run's trials as ``target`` says (``FORMS``); returns the files.
+    """Write the run's trials as ``target`` says (``TRIAL_FORMS``); returns the files.
 
     ``detailed`` adds the per-request lists of ``--save-detailed`` to JSON.
 
@@ -288,48 +288,50 @@ def _dump(value: Any, stream: IO[str]) -> None:
     stream.write("\n")
 
 
-def _write(path: Path, fill: Callable[[IO[str]], None]) -> None:
-    """Fill a file beside ``path`` and move it there; what lay there stays if that fails."""
-    beside = path.with_name(path.name + ".tmp")
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A free place in a new folder beside ``path``, moved to ``path`` when the block is done.
+
+    What lies at ``path`` stays if anything fails, and a neighbour's file is never taken for ours.
+
+    Raises:
+        StoreError: it can't be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("w", encoding="utf-8", errors="replace", newline="") as stream:
-            fill(stream)
-        beside.replace(path)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".kvbench-export-") as folder:
+            whole = Path(folder) / "whole"
+            yield whole
+            whole.replace(path)
     except OSError as error:
-        raise _cannot_write(path, error) from error
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
+        raise StoreError(
+            f"can't write the export: {error.strerror}",
+            where=str(path),
+            next_move="choose another place; what lay there before is untouched",
+        ) from error
+
+
+def _write(path: Path, fill: Callable[[IO[str]], None]) -> None:
+    """Fill a file that appears at ``path`` when it is whole."""
+    with (
+        _beside(path) as whole,
+        whole.open("x", encoding="utf-8", errors="replace", newline="") as stream,
+    ):
+        fill(stream)
 
 
 def _write_folder(path: Path, documents: Iterator[Row]) -> tuple[Path, ...]:
     """One file per document in a new folder, which appears when all are in it."""
-    beside = path.with_name(path.name + ".tmp")
     names = []
-    try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
+    with _beside(path) as whole:
+        whole.mkdir()
         for document in documents:
             names.append(f"{_file_name(document['trial_id'])}.json")
-            with (beside / names[-1]).open("x", encoding="utf-8") as stream:
+            with (whole / names[-1]).open("x", encoding="utf-8") as stream:
                 _dump(document, stream)
-        beside.replace(path)
-    except OSError as error:
-        raise _cannot_write(path, error) from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
     return tuple(path / name for name in names)
 
 
 def _file_name(trial_id: str) -> str:
     """A trial's id, which a damaged record may have made a path."""
     return trial_id if re.fullmatch(r"\w[\w.-]*", trial_id) else slugify(trial_id)
-
-
-def _cannot_write(path: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"can't write the export: {error.strerror}",
-        where=str(path),
-        next_move="choose another place; what lay there before is untouched",
-    )

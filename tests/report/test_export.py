@@ -214,3 +214,27 @@ def test_the_document_of_formats_names_every_field_and_both_versions(run: Stored
         assert f"`{metric}`" in text
     assert f"beside them) | {STORED_VERSION} |" in text
     assert f"document or row) | {export.SCHEMA_VERSION} |" in text
+
+
+@pytest.mark.parametrize("target", ["each/", "trials.json", "trials.csv"])
+def test_what_lies_beside_an_export_is_nobodys_to_remove(
+    target: str, run: Stored, tmp_path: Path
+) -> None:
+    beside = tmp_path / f"{target.rstrip('/')}.tmp"
+    beside.mkdir()
+    (beside / "notes").write_text("mine")
+    export.export_trials(f"{tmp_path}/{target}", *run)
+    assert (beside / "notes").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [beside.name, target.rstrip("/")]
+    )
+
+
+def test_an_export_is_as_readable_as_any_new_file(run: Stored, tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    (tmp_path / "folder").mkdir()
+    (inside,) = export.export_trials(f"{tmp_path}/each/", *run)
+    export.export_trials(f"{tmp_path}/trials.json", *run)
+    mode = (tmp_path / "plain").stat().st_mode
+    assert (tmp_path / "trials.json").stat().st_mode == inside.stat().st_mode == mode
+    assert (tmp_path / "each").stat().st_mode == (tmp_path / "folder").stat().st_mode
