@@ -1,7 +1,8 @@
 """Notices other benches of the same user on this machine: two spoil each other's figures.
 
 Method: every bench holds a file under the cache folder with a lock of the system's own, which is
-gone with the process however that ends; a file whose lock is held is a bench that still runs. They
+gone with the process however that ends; a file whose lock is held is a bench that still runs. It
+gets its name only once it is locked, so that nobody takes it for one that was left behind. Others
 are not refused, since on a machine with several GPUs each may have one to itself; whoever finds
 another says so and records it.
 
@@ -24,6 +25,8 @@ if sys.platform != "win32":
     import fcntl
 
 FOLDER = "measuring"
+#: Begins the name of a file that is not locked yet.
+_UNREADY = "."
 
 
 @dataclass(slots=True)
@@ -58,11 +61,14 @@ def announced(run_folder: Path) -> Iterator[Company]:
             room = cache_root() / FOLDER
             room.mkdir(parents=True, exist_ok=True)
             own = room / f"{os.getpid()}-{run_folder.name}"
-            handle = held.enter_context(own.open("w", encoding="utf-8"))
-            held.callback(_forget, own)
+            unready = own.with_name(f"{_UNREADY}{own.name}")
+            handle = held.enter_context(unready.open("w", encoding="utf-8"))
+            held.callback(_forget, unready)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             handle.write(f"{run_folder.parent.name}/{run_folder.name}")
             handle.flush()
+            unready.rename(own)
+            held.callback(_forget, own)
             company = Company(room, own)
         yield company
 
@@ -71,18 +77,27 @@ def _others(room: Path, own: Path | None) -> list[str]:
     found: list[str] = []
     if sys.platform == "win32":
         return found
-    for path in sorted(room.iterdir()):
-        if path == own:
+    for path in _files(room):
+        if path == own or path.name.startswith(_UNREADY):
             continue
-        with contextlib.suppress(OSError), path.open("r+", encoding="utf-8") as handle:
+        with contextlib.suppress(OSError), path.open(encoding="utf-8", errors="replace") as handle:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Shared, so that two who look at once don't take each other for its bench.
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 found.append(handle.read() or path.name)
                 continue
             # Its bench was killed: nobody holds it any more.
             _forget(path)
     return found
+
+
+def _files(room: Path) -> list[Path]:
+    """None where the cache was cleared while this bench ran."""
+    try:
+        return sorted(room.iterdir())
+    except OSError:
+        return []
 
 
 def _forget(path: Path) -> None:

@@ -143,9 +143,11 @@ def _run_all(bench: _Bench, trials: Sequence[Trial], until: Until | None) -> Non
         bench.quality_s += quality.ask_named_judge(bench.folder, bench.scenario, bench.progress)
         status = "finished"
     finally:
-        # Whoever came after the last launch began.
-        _look_for_others(bench)
-        _close(bench, status, earlier_s + time.monotonic() - began)
+        try:
+            # Whoever came after the last launch began.
+            _look_for_others(bench)
+        finally:
+            _close(bench, status, earlier_s + time.monotonic() - began)
 
 
 def _run_groups(bench: _Bench, trials: Sequence[Trial], begun: int) -> None:
@@ -295,7 +297,9 @@ def _run_group(
 
 def _look_for_others(bench: _Bench) -> None:
     for other in bench.company.look():
-        bench.record = dataclasses.replace(bench.record, beside=(*bench.record.beside, other))
+        # One that was there before a resumed run was interrupted is known already.
+        beside = tuple(dict.fromkeys((*bench.record.beside, other)))
+        bench.record = dataclasses.replace(bench.record, beside=beside)
         bench.progress.warn(
             f"another bench is measuring on this machine ({other}): the two share its cores and "
             "memory and spoil each other's speeds; end one of them"

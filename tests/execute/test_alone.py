@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,46 @@ def test_a_cache_that_can_not_be_made_keeps_nobody_from_measuring(
     monkeypatch.setenv("KVBENCH_CACHE", str(tmp_path / "file"))
     with announced(tmp_path / "demo" / str(os.getpid())) as company:
         assert company.look() == ()
+
+
+def test_a_cache_that_is_cleared_in_the_meantime_leaves_nobody_to_be_found(
+    cache: Path, tmp_path: Path
+) -> None:
+    with announced(tmp_path / "demo" / "mine") as company:
+        shutil.rmtree(cache)
+        assert company.look() == ()
+
+
+def test_a_name_that_is_no_text_is_still_somebody(cache: Path, tmp_path: Path) -> None:
+    with (
+        announced(tmp_path / "demo" / "mine") as company,
+        another(tmp_path / "other" / "run-1") as child,
+    ):
+        (file,) = (f for f in (cache / FOLDER).iterdir() if f.name.endswith("run-1"))
+        file.write_bytes(b"\xff")
+        assert company.look() == ("\ufffd",)
+        child.communicate("")
+
+
+def test_whoever_looks_while_others_begin_takes_none_of_them_for_a_killed_one(
+    cache: Path, tmp_path: Path
+) -> None:
+    # Without the lock before the name, the looks remove files that are opened and not yet locked.
+    done = threading.Event()
+
+    def look_without_end() -> None:
+        with announced(tmp_path / "demo" / "mine") as company:
+            while not done.is_set():
+                company.look()
+
+    looking = threading.Thread(target=look_without_end)
+    looking.start()
+    lost = []
+    for number in range(300):
+        with announced(tmp_path / "other" / f"run-{number}"):
+            if not list((cache / FOLDER).glob(f"*-run-{number}")):
+                lost.append(number)
+    done.set()
+    looking.join()
+    assert lost == []
+    assert list((cache / FOLDER).iterdir()) == []

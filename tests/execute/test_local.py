@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from harness import store
 from harness.errors import EngineMissing, ScenarioError
 from harness.execute import local
 from harness.execute.adaptive import Until
+from harness.execute.alone import announced
 from harness.execute.local import run_scenario
 from harness.execute.progress import Silent
 from harness.record import BenchRecord, CpuPeaks, TrialRecord
@@ -274,6 +277,54 @@ def test_a_resumed_launch_has_a_log_of_its_own_and_its_own_reason(
     assert (trials["fp8"][0].run.reason or "").startswith("RuntimeError: something else")
     logs = tmp_path / "results" / "demo" / record.run_id / "servers"
     assert sorted(log.name for log in logs.glob("*fp8*")) == ["001-fp8.2.log", "001-fp8.log"]
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_a_cache_that_is_cleared_while_a_bench_runs_leaves_its_record_closed(
+    tmp_path: Path, model: Path
+) -> None:
+    class Clears(Told):
+        def stopping(self) -> None:
+            shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+
+    record, trials = bench(tmp_path, scenario(tmp_path, model), Clears())
+    assert record.status == "finished"
+    assert [t.run.status for ts in trials.values() for t in ts] == ["sealed", "sealed"]
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_what_goes_wrong_at_the_last_look_leaves_the_record_closed(
+    tmp_path: Path, model: Path
+) -> None:
+    class Broken(Told):
+        def warn(self, text: str) -> None:
+            raise BrokenPipeError(text)
+
+    class Late(Broken):
+        def stopping(self) -> None:
+            if len(list((tmp_path / "results").glob("demo/*/fp8-*/run.json"))) and not held:
+                held.append(stack.enter_context(announced(tmp_path / "other" / "run-1")))
+
+    held: list[Any] = []
+    with contextlib.ExitStack() as stack, pytest.raises(BrokenPipeError):
+        bench(tmp_path, scenario(tmp_path, model), Late())
+    (folder,) = (tmp_path / "results" / "demo").iterdir()
+    record, _ = store.read_bench(folder)
+    assert record.status == "finished"
+    assert record.beside == ("other/run-1",)
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_a_neighbour_that_is_still_there_at_a_resume_is_recorded_once(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = scenario(tmp_path, model)
+    monkeypatch.setenv("FAKE_ENGINE_FP8", f"log:{LOGS / 'too_small.log'}")
+    with announced(tmp_path / "other" / "run-1"):
+        bench(tmp_path, wanted)
+        monkeypatch.delenv("FAKE_ENGINE_FP8")
+        record, _ = bench(tmp_path, wanted, resume=True)
+    assert record.beside == ("other/run-1",)
 
 
 @pytest.mark.usefixtures("fake_engine")
