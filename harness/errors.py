@@ -10,7 +10,7 @@ The tree::
     │   └── NotFound                         a scenario, run or model that isn't there
     ├── EngineError                 exit 1
     │   ├── ServerStartError                 the server ended before it was healthy
-    │   │   └── EngineMissing                no vLLM in this environment
+    │   │   └── EngineMissing                its Python lacks the engine, or can't be run
     │   └── ServerDied                       the server ended in the middle of a load
     ├── ModelFetchError             exit 1   the embedded model could not be prepared
     ├── StoreError                  exit 1   results that can't be written or read back
@@ -110,7 +110,10 @@ class ServerStartError(EngineError):
 
 
 class EngineMissing(ServerStartError):
-    """No vLLM is installed in the engine's Python, or not the build for this device."""
+    """The engine's Python lacks it (vLLM, transformers, kvpress), or has another device's build.
+
+    A Python that is not there or can't be run counts, too.
+    """
 
 
 class ServerDied(EngineError):

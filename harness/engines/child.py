@@ -4,7 +4,8 @@ Method: the first line that the child reads is what it is told, the first that i
 it loaded; then requests and events, a line each. Its time stamps are readings of
 ``time.monotonic``, which all processes of a machine share, so they need no translation onto a
 trial's clock. It ends with its input, with this process, or by a kill: it holds nothing worth a
-grace.
+grace. A line that is no JSON object (a library that prints) can't be told from a lost answer, so
+it counts as the child's death, with the line as evidence.
 
 Not covered: what is asked (``reference``, ``kvpress``).
 """
@@ -20,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 from harness.engines import vllm
 from harness.errors import EngineMissing, ServerDied, ServerStartError
@@ -31,6 +32,7 @@ POLL_S: Seconds = 0.25
 #: The child only has to notice the end of its input.
 GRACE_S: Seconds = 5.0
 LOG_TAIL_BYTES = 4096
+_LONGEST_STRAY = 200
 
 _NOT_SUPPORTED = ("NotImplementedError", "is not supported", "CUDA is not available")
 
@@ -53,6 +55,7 @@ class JsonChild:
         self._command = command
         self._began = time.monotonic()
         self._events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._stray: str | None = None
         self._child = self._start(env)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -74,19 +77,30 @@ class JsonChild:
                     stderr=log,
                     text=True,
                     encoding="utf-8",
+                    errors="replace",
                     env={**inherited, **env},
                     # Ctrl-C is ours to handle: the child is ended when the record is closed.
                     start_new_session=True,
                 )
             except OSError as error:
                 raise EngineMissing(
-                    f"can't start {self.TITLE}: {error.strerror}", where=self._command[0]
+                    f"can't start {self.TITLE}: {error.strerror}",
+                    where=self._command[0],
+                    next_move=self.NO_MODULE,
+                    kind="engine",
                 ) from error
 
     def _listen(self) -> None:
-        for line in _lines(self._child.stdout):
-            self._events.put(json.loads(line))
-        self._events.put(None)
+        try:
+            for line in self._child.stdout or ():
+                event = _event(line)
+                if event is None:
+                    self._stray = line.strip()[:_LONGEST_STRAY]
+                    return
+                self._events.put(event)
+        finally:
+            # However the listening ends: whoever waits must not wait for the time-out.
+            self._events.put(None)
 
     def _send(self, message: dict[str, Any]) -> None:
         stream = self._child.stdin
@@ -115,6 +129,8 @@ class JsonChild:
 
     def _start_error(self) -> ServerStartError:
         log = _tail(self.log_path)
+        if (told := self._stray_told()) is not None:
+            return ServerStartError(told, where=str(self.log_path), evidence=log)
         reason = next((line for line in reversed(log.splitlines()) if line.strip()), "no message")
         if "No module named" in reason:
             return EngineMissing(
@@ -132,9 +148,15 @@ class JsonChild:
         )
 
     def death(self) -> str | None:
-        """Why the child is gone; None while it lives."""
+        """Why nothing more can be asked of the child; None while something can."""
         code = self._child.poll()
-        return None if code is None else f"{self.TITLE} ended with exit code {code}"
+        ended = None if code is None else f"{self.TITLE} ended with exit code {code}"
+        return self._stray_told() or ended
+
+    def _stray_told(self) -> str | None:
+        if self._stray is None:
+            return None
+        return f"{self.TITLE} wrote a line that is no answer and was ended: {self._stray!r}"
 
     def _events_until(self, deadline: float) -> Iterator[dict[str, Any]]:
         while True:
@@ -142,18 +164,20 @@ class JsonChild:
                 event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 self.stop()
-                raise ServerDied(
+                raise self._died(
                     f"{self.TITLE} did not answer in time and was ended",
-                    next_move="raise timeouts.request_s or shorten the workload",
+                    "raise timeouts.request_s or shorten the workload",
                 ) from None
             if event is None:
-                self._child.wait(GRACE_S)
-                raise ServerDied(
-                    self.death() or f"{self.TITLE} closed its output",
-                    where=str(self.log_path),
-                    evidence=_tail(self.log_path),
-                )
+                # It may live on, having closed its output or said what nobody understands.
+                self.stop()
+                raise self._died(self.death() or f"{self.TITLE} closed its output")
             yield event
+
+    def _died(self, what: str, next_move: str = "its log tells more") -> ServerDied:
+        return ServerDied(
+            what, where=str(self.log_path), next_move=next_move, evidence=_tail(self.log_path)
+        )
 
     def stop(self) -> Seconds:
         """End the child; returns how long that took. Safe to call again."""
@@ -172,8 +196,12 @@ class JsonChild:
         return time.monotonic() - began
 
 
-def _lines(stream: IO[str] | None) -> Iterator[str]:
-    yield from stream or ()
+def _event(line: str) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
 
 
 def _tail(log_path: Path) -> str:
