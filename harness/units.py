@@ -82,6 +82,11 @@ def format_count(count: float | None, digits: int = 0) -> str:
     return DASH if count is None else f"{count:,.{digits}f}"
 
 
+def counted(count: int | None, noun: str, plural: str | None = None) -> str:
+    """``1 prompt``, ``2 prompts``; ``plural`` where an s does not make it: ``loads are``."""
+    return f"{format_count(count)} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def format_duration(seconds: Seconds | None) -> str:
     """A latency or a waiting time at a readable scale: ``1.3 ms``, ``2.41 s``, ``3 min 20 s``."""
     if seconds is None:

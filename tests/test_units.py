@@ -92,3 +92,12 @@ def test_a_change_carries_its_sign_and_nothing_is_no_loss() -> None:
     assert units.format_change(-1e-9) == "+0.0 %"
     assert units.format_change(None) == units.DASH
     assert units.format_change(float("inf")) == units.DASH
+
+
+def test_one_thing_is_not_many() -> None:
+    assert units.counted(1, "prompt") == "1 prompt"
+    assert units.counted(0, "prompt") == "0 prompts"
+    assert units.counted(46592, "prompt") == "46,592 prompts"
+    assert units.counted(1, "load is", "loads are") == "1 load is"
+    assert units.counted(2, "load is", "loads are") == "2 loads are"
+    assert units.counted(None, "core") == "— cores"

@@ -14,7 +14,7 @@ from harness.analysis.results import Caution, Comparison, KvComparison, Occupanc
 from harness.analysis.sanity import scale_warning
 from harness.analysis.stats import MIN_REPLICATES
 from harness.record import BenchRecord, TrialRecord
-from harness.units import format_bytes, format_count, format_percent, format_ratio
+from harness.units import counted, format_bytes, format_count, format_percent, format_ratio
 
 #: A latent (MLA) model whose cache is stored as full heads takes about 14 times its due.
 _NOT_LATENT_ABOVE = 5.0
@@ -50,7 +50,8 @@ def _incomplete(evidence: Evidence) -> Iterator[Caution]:
     if open_trials:
         yield Caution(
             "trials_unfinished",
-            f"{open_trials} trials of this run were not finished; --resume runs them",
+            f"{counted(open_trials, 'trial of this run was', 'trials of this run were')} not "
+            "finished; --resume runs the rest",
         )
     skipped: dict[str, list[str]] = {}
     for variant, reason in evidence.bench.skipped.items():
@@ -80,10 +81,11 @@ def _machine(evidence: Evidence) -> Iterator[Caution]:
             "set these figures beside those of another profile",
         )
     if evidence.bench.beside:
+        was, both = ("was", "the two") if len(evidence.bench.beside) == 1 else ("were", "all")
         yield Caution(
             "not_alone",
-            f"{', '.join(evidence.bench.beside)} was measured on this machine at the same time: "
-            "the two shared its cores and memory, so speeds are worth little; run it again alone",
+            f"{', '.join(evidence.bench.beside)} {was} measured on this machine at the same time: "
+            f"{both} shared its cores and memory, so speeds are worth little; run it again alone",
         )
     if evidence.bench.environment.git_dirty:
         yield Caution("git_dirty", "the code had uncommitted changes when the run was taken")

@@ -31,7 +31,7 @@ from harness.analysis.latency import (
 )
 from harness.analysis.results import Steady
 from harness.record import RequestRecord
-from harness.units import Seconds
+from harness.units import Seconds, counted
 
 
 def steady(requests: Sequence[RequestRecord]) -> tuple[Steady | None, str | None]:
@@ -47,8 +47,8 @@ def steady(requests: Sequence[RequestRecord]) -> tuple[Steady | None, str | None
     slots = most_in_flight(requests)
     if completed < slots:
         return None, (
-            f"{completed} requests completed between the first completion and the last send, "
-            f"fewer than the {slots} in flight at once: give the workload more prompts"
+            f"{counted(completed, 'request')} completed between the first completion and the "
+            f"last send, fewer than the {slots} in flight at once: give the workload more prompts"
         )
     return _figures(done, start, end, completed), None
 

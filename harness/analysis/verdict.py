@@ -23,6 +23,7 @@ from harness.units import (
     Bytes,
     Fraction,
     Seconds,
+    counted,
     format_bytes,
     format_count,
     format_duration,
@@ -131,7 +132,7 @@ def _status(trial: TrialRecord) -> Iterator[Verdict]:
         reason = "the trial did not come to its end; run it again with --resume"
         yield Verdict("*", "invalid", "trial_unfinished", reason)
     if trial.damaged_lines:
-        reason = f"{trial.damaged_lines} lines of the stored record can't be read"
+        reason = f"{counted(trial.damaged_lines, 'line')} of the stored record can't be read"
         yield Verdict("*", "suspect", "damaged_record", reason)
 
 

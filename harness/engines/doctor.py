@@ -27,7 +27,7 @@ import psutil
 from harness.engines import embedded
 from harness.engines.vllm import PINNED_VERSION, engine_python
 from harness.telemetry import nvml
-from harness.units import GIB, Bytes, format_bytes, format_count
+from harness.units import GIB, Bytes, counted, format_bytes, format_count
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -205,7 +205,7 @@ def cpu_flags() -> frozenset[str]:
 
 def check_cpu(machine: str, flags: frozenset[str], cores: int, *, has_gpu: bool) -> Finding:
     """Tell whether the CPU build runs here, and whether it takes FP8 into its KV cache."""
-    found = f"{machine}, {cores} {'core' if cores == 1 else 'cores'}"
+    found = f"{machine}, {counted(cores, 'core')}"
     x86 = machine.lower() in ("x86_64", "amd64")
     if has_gpu:
         return Finding("cpu", "ok", found, "the engine runs on the GPU")

@@ -80,13 +80,13 @@ def machine(environment: Environment) -> tuple[Fact, ...]:
         f"{gpu.name}, {units.format_bytes(gpu.total_bytes)}, driver {gpu.driver or units.DASH}"
         for gpu in environment.gpus
     ]
-    cores = units.format_count(environment.cpu_cores)
+    cores = units.counted(environment.cpu_cores, "core")
     packages = ", ".join(f"{name} {version}" for name, version in environment.packages.items())
     return (
         Fact("Profile", environment.profile),
         Fact("Taken at", environment.started_at or units.DASH),
         Fact("GPU", "; ".join(gpus) or "none"),
-        Fact("Processor", f"{environment.cpu or units.DASH}, {cores} cores"),
+        Fact("Processor", f"{environment.cpu or units.DASH}, {cores}"),
         Fact("Memory", units.format_bytes(environment.memory_bytes)),
         Fact("System", f"{environment.platform}, Python {environment.python}"),
         Fact("kvbench", environment.kvbench_version),
@@ -329,11 +329,7 @@ def _counts(record: TrialRecord) -> str:
     measured = [request for request in record.requests if request.phase == "measured"]
     done = sum(latency.is_completed(request) for request in measured)
     planned = record.run.trial.workload.get("num_prompts")
-    torn = (
-        f", {record.damaged_lines} line{'s' if record.damaged_lines > 1 else ''} torn"
-        if record.damaged_lines
-        else ""
-    )
+    torn = f", {units.counted(record.damaged_lines, 'line')} torn" if record.damaged_lines else ""
     return f"{units.format_count(done)} of {units.format_count(planned)}{torn}"
 
 

@@ -86,14 +86,14 @@ def left_out(rest: int) -> str:
     """How many loads a chart leaves to the tables; nothing if none."""
     if rest <= 0:
         return ""
-    return f" {rest} more load{'s are' if rest > 1 else ' is'} in the tables."
+    return f" {units.counted(rest, 'more load is', 'more loads are')} in the tables."
 
 
 def _not_drawn(analysis: Analysis) -> str:
     count = len(analysis.skipped)
     if not count:
         return ""
-    return f" {count} skipped variant{'s are' if count > 1 else ' is'} not drawn."
+    return f" {units.counted(count, 'skipped variant is', 'skipped variants are')} not drawn."
 
 
 def _is_alone(analysis: Analysis) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from harness.report.across_text import AcrossText, CheckText, PairText
 from harness.report.tables import CellText, RowText
 from harness.report.terminal import ROWS
+from harness.units import counted
 
 #: GitHub cuts a comment at 65,536 characters; what is longer is cut here, and says so.
 MAX_CHARACTERS = 60_000
@@ -134,7 +135,7 @@ def _pair(pair: PairText) -> Iterator[str]:
     yield _figures(pair, shown)
     rest = [row for row in (*pair.table.rows, *pair.table.more) if row not in shown]
     if rest:
-        summary = f"<details><summary>{len(rest)} more figures</summary>"
+        summary = f"<details><summary>{counted(len(rest), 'more figure')}</summary>"
         yield f"{summary}\n\n{_figures(pair, rest)}\n\n</details>"
     if pair.table.notes:
         yield "\n".join(

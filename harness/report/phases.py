@@ -15,6 +15,7 @@ from harness.analysis.phases import Phases, phases
 from harness.analysis.results import Analysis, Comparison, TrialAnalysis
 from harness.record import TrialRecord
 from harness.report import charts
+from harness.report.loads import left_out
 from harness.report.names import load_name
 
 #: Loads that are drawn, and rows where one variant alone was measured.
@@ -42,14 +43,10 @@ def chart_of_phases(analysis: Analysis, trials: Sequence[TrialRecord]) -> charts
             "told from prefill, and both are one bar."
         )
         + " Means of all repeats."
-        + _left_out(len(analysis.comparisons) - len(made)),
+        + left_out(len(analysis.comparisons) - len(made)),
         "; ".join(f"{label}: {_alt(each)}" for label, rows in groups for each in rows),
         lambda: charts.phases(groups),
     )
-
-
-def _left_out(rest: int) -> str:
-    return f" {rest} more loads are in the tables." if rest > 0 else ""
 
 
 def _groups(

@@ -37,7 +37,7 @@ from harness.report.quality_text import (
     standing_sentence,
 )
 from harness.report.strategy_charts import place_of
-from harness.units import DASH, format_count, format_percent
+from harness.units import DASH, counted, format_count, format_percent
 from harness.workload.corpus import PASSAGES
 
 _NAMES = {"needle": "one needle", "multikey": "one of four keys"}
@@ -64,14 +64,10 @@ def section(
         charts=tuple(_charts(analysis, quality)),
         not_covered=(
             "Tasks, languages and contexts other than those asked; "
-            f"{_counted(quality.prompts, 'prompt')} can't show a loss that is rare. Answers that "
+            f"{counted(quality.prompts, 'prompt')} can't show a loss that is rare. Answers that "
             "are wrong and well formed show in agreement, needles and judge alone."
         ),
     )
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{format_count(count)} {word}{'' if count == 1 else 's'}"
 
 
 def _measured(bench: BenchRecord, quality: QualityAnalysis) -> Iterator[str]:
@@ -104,7 +100,7 @@ def _measured(bench: BenchRecord, quality: QualityAnalysis) -> Iterator[str]:
         )
     if quality.left_out:
         count = len(quality.left_out)
-        yield f"{_counted(count, 'prompt')} left out: {'; '.join(quality.left_out[:5])}."
+        yield f"{counted(count, 'prompt')} left out: {'; '.join(quality.left_out[:5])}."
 
 
 def _asked(bench: BenchRecord, quality: QualityAnalysis) -> str:
@@ -113,17 +109,17 @@ def _asked(bench: BenchRecord, quality: QualityAnalysis) -> str:
     wanted = asked if isinstance(asked, Mapping) else {}
     tasks = {task: n for task, n in quality.tasks.items() if task not in NEEDLE_TASKS}
     if "user" in tasks:
-        told = f"{_counted(quality.prompts, 'prompt')} of {wanted.get('prompts') or 'a file'}"
+        told = f"{counted(quality.prompts, 'prompt')} of {wanted.get('prompts') or 'a file'}"
     else:
         kinds = ", ".join(f"{n} {task}" for task, n in tasks.items())
         shipped = f"the {PASSAGES} that ship" if quality.prompts <= PASSAGES else "more rounds"
-        told = f"{_counted(quality.prompts, 'prompt')} of {shipped} ({kinds})"
+        told = f"{counted(quality.prompts, 'prompt')} of {shipped} ({kinds})"
     length, answer = wanted.get("context_tokens") or _length(bench), wanted.get("answer_tokens")
     ours = "user" not in tasks and isinstance(length, int)
     told += f", {format_count(length)} tokens each" if ours else ""
     told += f", answers of at most {format_count(answer)}" if isinstance(answer, int) else ""
     needles = sum(quality.tasks.get(task, 0) for task in NEEDLE_TASKS)
-    told += f"; {_counted(needles, 'needle')}" if needles else ""
+    told += f"; {counted(needles, 'needle')}" if needles else ""
     return f"Asked: {told}."
 
 
@@ -182,7 +178,7 @@ def _name(one: VariantQuality, quality: QualityAnalysis) -> str:
 def _agreement_grid(rows: Sequence[tuple[str, VariantQuality]], quality: QualityAnalysis) -> Grid:
     base = quality.baseline
     return Grid(
-        f"The same tokens scored by every server, {_counted(quality.prompts, 'prompt')}: KL from "
+        f"The same tokens scored by every server, {counted(quality.prompts, 'prompt')}: KL from "
         f"{base} in nats per token (a lower bound), perplexity {base} → server. The answers are "
         f"{base}'s own, so every other server finds them less likely.",
         (

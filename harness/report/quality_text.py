@@ -20,7 +20,7 @@ from harness.analysis.quality_results import (
     VariantQuality,
 )
 from harness.scenario import slugify
-from harness.units import DASH, format_count, format_duration, format_percent
+from harness.units import DASH, counted, format_count, format_duration, format_percent
 
 KINDS = {
     "identical": "identical answers called a tie",
@@ -224,19 +224,22 @@ def _verdict(one: JudgedVariant, judge: JudgeOutcome) -> str:
         if one.non_inferior
         else f"non-inferiority at a margin of {margin} is not shown"
     )
-    unusable = f"; {one.unusable} pairs without a verdict left out" if one.unusable else ""
+    lost = counted(one.unusable, "pair")
+    unusable = f"; {lost} without a verdict left out" if one.unusable else ""
     return (
-        f"{one.variant}: {one.wins} wins, {one.ties} ties ({one.identical} word for word alike), "
-        f"{one.losses} losses of {one.pairs} pairs{unusable}; net {share_text(one.net)}: {shown}."
+        f"{one.variant}: {counted(one.wins, 'win')}, {counted(one.ties, 'tie')} "
+        f"({one.identical} word for word alike), {counted(one.losses, 'loss', 'losses')} of "
+        f"{counted(one.pairs, 'pair')}{unusable}; net {share_text(one.net)}: {shown}."
     )
 
 
 def _cost(judge: JudgeOutcome) -> str:
-    lost = f"; {judge.lost} questions ended without a verdict" if judge.lost else ""
+    lost = f"; {counted(judge.lost, 'question')} ended without a verdict" if judge.lost else ""
+    malformed = counted(judge.malformed, "reply was", "replies were")
     return (
-        f"It was asked {judge.questions} questions for {format_count(judge.prompt_tokens)} prompt "
-        f"and {format_count(judge.output_tokens)} output tokens in "
-        f"{format_duration(judge.wall_s)}; {judge.malformed} replies were malformed{lost}."
+        f"It was asked {counted(judge.questions, 'question')} for "
+        f"{format_count(judge.prompt_tokens)} prompt and {format_count(judge.output_tokens)} "
+        f"output tokens in {format_duration(judge.wall_s)}; {malformed} malformed{lost}."
     )
 
 
@@ -254,5 +257,6 @@ def judge_clause(quality: QualityAnalysis) -> str:
     for one in judge.variants:
         if one.wins is not None:
             word = "non-inferior" if one.non_inferior else "not shown to be non-inferior"
-            told.append(f"{one.variant} {one.wins} wins, {one.losses} losses, {word}")
+            lost = counted(one.losses, "loss", "losses")
+            told.append(f"{one.variant} {counted(one.wins, 'win')}, {lost}, {word}")
     return f"judged by {judge_name(judge)}: {'; '.join(told) or 'no pair has a verdict'}"

@@ -67,7 +67,7 @@ def _title(board: Scoreboard) -> str:
         for metric in ("capacity", "throughput")
         if (row := _best(sound, metric)) is not None
     ]
-    count = f"{len(rows)} strateg{'y' if len(rows) == 1 else 'ies'} on {board.device}"
+    count = f"{units.counted(len(rows), 'strategy', 'strategies')} on {board.device}"
     told = [*best, *([f"{broken} broke the answers"] if broken else [])]
     return f"{count}: {'; '.join(told)}" if told else f"{count}: no gain was shown"
 
@@ -109,6 +109,7 @@ def chart(board: Scoreboard, name: str = "scoreboard") -> Chart:
         for metric in METRICS
     ]
     rest = len(rows) - MAX_ROWS
+    more = units.counted(rest, "more strategy is", "more strategies are")
     return Chart(
         name,
         _title(board),
@@ -116,7 +117,7 @@ def chart(board: Scoreboard, name: str = "scoreboard") -> Chart:
         "line, 1×); lines are 95 % intervals; the axes are logarithmic. Filled marks are measured, "
         "open ones emulated or modelled; where there is no figure its stamp stands instead. Below "
         "each panel stands which direction is better."
-        + (f" {rest} more strategies are in the table." if rest > 0 else ""),
+        + (f" {more} in the table." if rest > 0 else ""),
         _alt(board),
         lambda: charts.scores([row.strategy for row in rows], panels),
     )

@@ -202,7 +202,7 @@ def _workload_points(analysis: Analysis, variant: str) -> list[Point]:
     points = [_workload_point(analysis, c, variant) for c in ordered[:MAX_WORKLOADS]]
     if len(ordered) > MAX_WORKLOADS:
         rest = len(ordered) - MAX_WORKLOADS
-        more = f"{rest} more workload{'s' if rest > 1 else ''}"
+        more = units.counted(rest, "more workload")
         points.append(Point(more, f" {'are' if rest > 1 else 'is'} in the tables below."))
     return points
 
@@ -257,7 +257,7 @@ def _claim(row: Row, base: Cell, cell: Cell) -> str:
     if cell.effect in ("higher", "lower"):
         return f"{ratio}, {_side(cell)} ({figures})"
     count = min(len(base.replicates), len(cell.replicates))
-    runs = "one repeat" if count == 1 else f"{count} repeats"
+    runs = "one repeat" if count == 1 else units.counted(count, "repeat")
     return f"{ratio} in {runs}, without an interval ({figures})"
 
 
@@ -377,7 +377,7 @@ def _limits(analysis: Analysis) -> tuple[str, ...]:
     fewest = _fewest_replicates(analysis)
     if fewest is not None and fewest < 3:
         limits.append(
-            f"No interval where a variant has only {fewest} repeat{'s' if fewest > 1 else ''}: a "
+            f"No interval where a variant has only {units.counted(fewest, 'repeat')}: a "
             "difference can't be told from noise there. Three or more are needed."
         )
     unfinished = (

@@ -91,7 +91,8 @@ def _chart(
 
 def _more(analysis: Analysis, comparison: Comparison) -> str:
     rest = sum(name not in analysis.skipped for name in comparison.variants) - MAX_LINES
-    return f" Of {rest} more the figures are in the tables." if rest > 0 else ""
+    more = units.counted(rest, "more variant", "more variants")
+    return f" The figures of {more} are in the tables." if rest > 0 else ""
 
 
 def _thinned(panels: Sequence[tuple[str, Sequence[charts.Steps]]]) -> str:

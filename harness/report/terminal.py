@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from harness.analysis.results import Analysis
 from harness.report.sentence import answer
 from harness.report.tables import CellText, RowText, TableText, table
+from harness.units import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,8 +59,8 @@ def print_result(
             out.print(line, no_wrap=True, overflow="ellipsis")
     if len(analysis.comparisons) > MAX_TABLES:
         rest = len(analysis.comparisons) - MAX_TABLES
-        word = "load" if rest == 1 else "loads"
-        out.print(Text(f"… and {rest} more {word}, in the report", style="dim"))
+        more = counted(rest, "more load")
+        out.print(Text(f"… and {more}, in the report", style="dim"))
     for lead in (*leads, found.lead):
         out.print(Text(plain(lead), style="bold"))
     for point in found.points:

@@ -68,6 +68,7 @@ def _occupancy(
     thinned: bool,
 ) -> charts.Chart:
     rest = sum(v not in analysis.skipped for v in comparison.variants) - len(lines)
+    more = units.counted(rest, "more variant is", "more variants are")
     return charts.Chart(
         f"kv-over-time-{number}",
         _occupancy_title(load_name(analysis, comparison), lines),
@@ -83,7 +84,7 @@ def _occupancy(
             if comparison.workload.get("shared_prefix_tokens")
             else ""
         )
-        + (f" {rest} more variants are in the results." if rest > 0 else "")
+        + (f" {more} in the results." if rest > 0 else "")
         + (" Thinned for drawing: the fullest moment of each stretch is kept." if thinned else ""),
         "; ".join(_timeline_alt(line) for line in lines),
         lambda: charts.occupancy(lines),

@@ -59,6 +59,14 @@ def test_a_skipped_variant_is_told_with_the_engines_reason():
     assert texts(record)["variant_skipped"] == ["nvfp4 was skipped: needs compute capability 10.0"]
 
 
+def test_benches_beside_this_one_are_told_in_their_number():
+    one, two = (
+        texts(replace(RECORD, beside=names))["not_alone"][0] for names in (("a",), ("a", "b"))
+    )
+    assert one.startswith("a was measured on this machine at the same time: the two shared")
+    assert two.startswith("a, b were measured on this machine at the same time: all shared")
+
+
 def test_uncommitted_changes_are_told():
     record = replace(RECORD, environment=replace(GPU_MACHINE, git_dirty=True))
     assert "git_dirty" in texts(record)

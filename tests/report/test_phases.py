@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from harness.analysis.compare import analyse
 from harness.record import BenchRecord, TrialRecord
-from harness.report import charts, style
+from harness.report import charts, phases, style
 from harness.report.phases import chart_of_phases
 from tests import records
 
@@ -70,3 +70,11 @@ def test_parts_lie_end_to_end_and_add_up() -> None:
     assert keys == ["waiting", "prefill, to the first token", "either, not told apart", "decode"]
     hatches = {bar.get_hatch() or "" for bar in axes.patches}
     assert len(hatches) == 4
+
+
+def test_one_load_more_than_there_is_room_for_is_one() -> None:
+    small = {**records.EXERCISE, "num_prompts": 3, "name": None}
+    levels = tuple({**small, "concurrency": n + 1} for n in range(phases.MAX_GROUPS + 1))
+    made = chart(records.bench(1, workloads=levels))
+    assert made is not None
+    assert "1 more load is in the tables." in made.caption

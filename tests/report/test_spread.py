@@ -78,3 +78,11 @@ def test_requests_that_ended_well_without_a_chunk_make_no_curve_and_no_traceback
     assert "TPOT" not in chart.alt
     with style.drawing():
         assert len(chart.draw().axes) == 1
+
+
+def test_variants_that_are_not_drawn_are_counted() -> None:
+    names = ("fp16", *(f"v{number}" for number in range(spread.MAX_LINES)))
+    bench, trials = records.bench(1, variants=names, workloads=(records.EXERCISE,))
+    places = {name: place for place, name in enumerate(names)}
+    (chart,) = spread.charts_of_spread(analyse(bench, trials), trials, places)
+    assert "The figures of 1 more variant are in the tables." in chart.caption

@@ -5,6 +5,7 @@ from dataclasses import replace
 from harness.analysis.compare import analyse
 from harness.record import EngineSample
 from harness.report import timeline
+from harness.report.charts import MAX_COLUMNS
 from tests import records
 
 
@@ -53,6 +54,14 @@ def test_each_workload_gets_a_chart_whose_title_tells_the_peaks() -> None:
     assert [chart.name for chart in made] == ["kv-over-time-1", "kv-over-time-2"]
     assert made[1].title.startswith("kv-bound: KV use peaks at 100 % with fp16 (preempting), 9")
     assert "requests run" in made[1].alt
+
+
+def test_one_variant_more_than_there_is_room_for_is_one() -> None:
+    names = ("fp16", *(f"v{number}" for number in range(MAX_COLUMNS)))
+    bench, trials = records.bench(1, variants=names, workloads=(records.EXERCISE,))
+    places = {name: place for place, name in enumerate(names)}
+    (made,) = timeline.charts_over_time(analyse(bench, trials), trials, places)
+    assert "1 more variant is in the results." in made.caption
 
 
 def test_a_trial_that_never_finished_is_not_drawn() -> None:
