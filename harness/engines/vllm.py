@@ -265,7 +265,11 @@ class Server:
         self.stop()
         if failure.kind == "engine":
             return EngineMissing(
-                failure.reason, next_move=failure.next_move, evidence=failure.evidence
+                failure.reason,
+                where=engine_python(),
+                next_move=failure.next_move,
+                evidence=failure.evidence,
+                kind=failure.kind,
             )
         return ServerStartError(
             failure.reason,

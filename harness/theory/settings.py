@@ -63,7 +63,9 @@ class EngineSettings:
                 raise InputError(f"{name} must be at least 1, not {value}")
         if self.dtype.removeprefix("torch.") not in DTYPES:
             raise InputError(
-                f"unknown dtype {self.dtype!r} of weights and activations", legal=DTYPES
+                f"unknown dtype {self.dtype!r} of weights and activations",
+                where="dtype",
+                legal=DTYPES,
             )
         if self.num_speculative_tokens < 0:
             raise InputError("num_speculative_tokens can't be negative")

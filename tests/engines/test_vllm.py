@@ -106,8 +106,9 @@ def test_a_python_without_vllm_is_an_engine_missing(
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)
     monkeypatch.setenv("KVBENCH_ENGINE_PYTHON", str(bare))
-    with pytest.raises(EngineMissing, match="not installed"):
+    with pytest.raises(EngineMissing, match="not installed") as caught:
         launch(tmp_path)
+    assert (caught.value.where, caught.value.kind) == (str(bare), "engine")
 
 
 def test_a_python_that_is_not_there_is_told(
