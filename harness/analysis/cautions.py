@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.analysis.quality_results import QualityAnalysis
+from harness.analysis.reasons import by_reason
 from harness.analysis.results import Caution, Comparison, KvComparison, Occupancy, TrialAnalysis
 from harness.analysis.sanity import scale_warning
 from harness.analysis.stats import MIN_REPLICATES
@@ -53,12 +54,12 @@ def _incomplete(evidence: Evidence) -> Iterator[Caution]:
             f"{counted(open_trials, 'trial of this run was', 'trials of this run were')} not "
             "finished; --resume runs the rest",
         )
-    skipped: dict[str, list[str]] = {}
-    for variant, reason in evidence.bench.skipped.items():
-        skipped.setdefault(reason, []).append(variant)
-    for reason, names in skipped.items():
-        was = "was" if len(names) == 1 else "were"
-        yield Caution("variant_skipped", f"{', '.join(names)} {was} skipped: {reason}")
+    for reason in by_reason(evidence.bench.skipped):
+        was = "was" if len(reason.head) == 1 else "were"
+        likewise = f"; likewise {', '.join(reason.likewise)}" if reason.likewise else ""
+        yield Caution(
+            "variant_skipped", f"{', '.join(reason.head)} {was} skipped: {reason.text}{likewise}"
+        )
 
 
 def _replicates(evidence: Evidence) -> Iterator[Caution]:

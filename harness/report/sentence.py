@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from harness import units
 from harness.analysis.quality import gate_failures
+from harness.analysis.reasons import by_reason
 from harness.analysis.results import Analysis, Cell, Comparison, KvComparison, Row, Verdict
 from harness.report.names import load_name
 from harness.report.quality_text import judge_clause, reasons_text, standing_brief
@@ -405,21 +406,12 @@ def _limits(analysis: Analysis) -> tuple[str, ...]:
 
 
 def _skipped(analysis: Analysis) -> list[str]:
-    """A sentence per reason, with all variants that it holds for.
-
-    Reasons that differ in the variant's name alone are one: the first is told, the rest are named.
-    """
-    alike: dict[str, list[str]] = {}
-    for name, why in analysis.skipped.items():
-        alike.setdefault(why.replace(name, "\0"), []).append(name)
+    """A sentence per reason, with all variants that it holds for."""
     told = []
-    for names in alike.values():
-        why = analysis.skipped[names[0]]
-        if names[0] in why and len(names) > 1:
-            told.append(f"{names[0]} was skipped: {why}. So were, likewise, {listed(names[1:])}.")
-        else:
-            verb = "was" if len(names) == 1 else "were"
-            told.append(f"{listed(names)} {verb} skipped: {why}.")
+    for reason in by_reason(analysis.skipped):
+        verb = "was" if len(reason.head) == 1 else "were"
+        likewise = f" So were, likewise, {listed(reason.likewise)}." if reason.likewise else ""
+        told.append(f"{listed(reason.head)} {verb} skipped: {reason.text}.{likewise}")
     return told
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from harness.analysis.eviction import Evicting, Pressed, evictions, presses
 from harness.analysis.quality_results import Retrieval
+from harness.analysis.reasons import by_reason
 from harness.analysis.results import Analysis, TrialAnalysis
 from harness.record import BenchRecord, TrialRecord
 from harness.report import trade_off
@@ -152,14 +153,10 @@ def _left_out(
     analysis: Analysis, found: Sequence[Evicting], pressed: Sequence[Pressed]
 ) -> Iterator[str]:
     """What was asked for and could not be measured, one sentence per reason."""
-    told: dict[str, list[str]] = {}
-    for variant, reason in analysis.skipped.items():
-        told.setdefault(reason, []).append(variant)
-    for each in pressed:
-        if each.status == "failed":
-            told.setdefault(f"failed: {each.reason or DASH}", []).append(each.variant)
-    for reason, names in told.items():
-        yield f"Not measured: {listed(names)} ({reason})."
+    failed = {e.variant: f"failed: {e.reason or DASH}" for e in pressed if e.status == "failed"}
+    for reason in by_reason({**analysis.skipped, **failed}):
+        likewise = f", likewise {listed(reason.likewise)}" if reason.likewise else ""
+        yield f"Not measured: {listed(reason.head)} ({reason.text}){likewise}."
     for cut in found:
         if isinstance(cut.rule, SnapKvRule) and cut.perplexity is None:
             yield (

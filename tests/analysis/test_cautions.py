@@ -59,6 +59,13 @@ def test_a_skipped_variant_is_told_with_the_engines_reason():
     assert texts(record)["variant_skipped"] == ["nvfp4 was skipped: needs compute capability 10.0"]
 
 
+def test_variants_that_one_reason_skips_share_a_caution():
+    reasons = {name: f"the engine does not take '{name}'" for name in ("nvfp4", "int8")}
+    assert texts(replace(RECORD, skipped=reasons))["variant_skipped"] == [
+        "nvfp4 was skipped: the engine does not take 'nvfp4'; likewise int8"
+    ]
+
+
 def test_benches_beside_this_one_are_told_in_their_number():
     one, two = (
         texts(replace(RECORD, beside=names))["not_alone"][0] for names in (("a",), ("a", "b"))
