@@ -54,11 +54,11 @@ def _incomplete(evidence: Evidence) -> Iterator[Caution]:
             f"{counted(open_trials, 'trial of this run was', 'trials of this run were')} not "
             "finished; --resume runs the rest",
         )
-    for reason in by_reason(evidence.bench.skipped):
-        was = "was" if len(reason.head) == 1 else "were"
-        likewise = f"; likewise {', '.join(reason.likewise)}" if reason.likewise else ""
+    for why in by_reason(evidence.bench.skipped):
+        was = "was" if len(why.head) == 1 else "were"
+        likewise = f"; likewise {', '.join(why.likewise)}" if why.likewise else ""
         yield Caution(
-            "variant_skipped", f"{', '.join(reason.head)} {was} skipped: {reason.text}{likewise}"
+            "variant_skipped", f"{', '.join(why.head)} {was} skipped: {why.text}{likewise}"
         )
 
 

@@ -64,8 +64,8 @@ def standing_sentence(one: VariantQuality, quality: QualityAnalysis) -> str:
     """What is to be said of one variant's answers, without its name."""
     if one.standing == "broken" and one.gate is not None:
         return (
-            f"its text fails the sanity gate: {'; '.join(one.gate.reasons)}. A gain with broken "
-            "text is no gain."
+            f"its text fails the sanity gate: {'; '.join(one.gate.reasons)}. With broken text its "
+            "gains don't count."
         )
     if one.standing == "not measured":
         return f"its answers could not be measured: {one.reason or 'no answer was recorded'}."
@@ -139,8 +139,9 @@ def lead_sentence(quality: QualityAnalysis) -> str:
     told = []
     for standings, words in _LEADS:
         names = [one.variant for one in variants if one.standing in standings]
+        whose = "its" if len(names) == 1 else "their"
         if names:
-            told.append(words.format(names=_listed(names), baseline=quality.baseline))
+            told.append(words.format(names=_listed(names), baseline=quality.baseline, whose=whose))
     sentence = "; ".join(told)
     own_words = sentence.startswith(("the ", "answers ", "of "))
     return f"{sentence[0].upper() if own_words else sentence[0]}{sentence[1:]}."
@@ -148,7 +149,7 @@ def lead_sentence(quality: QualityAnalysis) -> str:
 
 #: What is said of the variants of one standing, the worst first.
 _LEADS = (
-    (("broken",), "the text of {names} is broken, and no gain with broken text counts"),
+    (("broken",), "the text of {names} is broken, so {whose} gains don't count"),
     (("differs",), "answers of {names} differ from {baseline}'s beyond its own noise"),
     (("indistinguishable",), "{names} can't be told from {baseline}'s own noise"),
     (("too few prompts", "no noise floor", "not measured"), "of {names} nothing can be claimed"),

@@ -13,7 +13,7 @@ Not covered: how answers were compared (``quality_text``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness import units
@@ -77,15 +77,28 @@ def answer(analysis: Analysis) -> Answer:
         points.append(Point("Judge", f": {judge_clause(quality)}."))
     if not broken:
         return Answer(found.lead, (*found.points, *points), found.limits)
-    names = " and ".join(broken)
-    reasons = [reason for each in broken.values() for reason in each]
-    why = reasons_text(reasons, most=2 if len(broken) == 1 else 1)
-    lead = f"The headline of {names} is invalid, because the text fails the sanity gate: {why}."
     without = Point(
-        "Capacity and speed", f" (those of {names} count for nothing until then): {found.lead}"
+        "Capacity and speed",
+        f" (the gains of {listed(list(broken))} don't count): {found.lead}",
     )
     standing = [point for point in found.points if point.about not in broken]
-    return Answer(lead, (*points, without, *standing), found.limits, withdrawn=True)
+    return Answer(_withdrawn(broken), (*points, without, *standing), found.limits, withdrawn=True)
+
+
+def _withdrawn(broken: Mapping[str, tuple[str, ...]]) -> str:
+    """Whose headline is invalid, and why: of several variants each with its first reason."""
+    names = listed(list(broken))
+    fails = f"The headline of {names} is invalid, because the text fails the sanity gate"
+    if len(broken) == 1:
+        (reasons,) = broken.values()
+        return f"{fails}: {reasons_text(reasons)}."
+    first: dict[str, list[str]] = {}
+    for name, reasons in broken.items():
+        first.setdefault(reasons[0], []).append(name)
+    shown = list(first.items())[:MAX_NAMED]
+    told = "; ".join(f"{listed(own)}: {reason}" for reason, own in shown)
+    rest = sum(map(len, broken.values())) - sum(len(own) for _, own in shown)
+    return f"{fails}. {told}{f' (and {rest} more below)' if rest else ''}."
 
 
 def _without_quality(analysis: Analysis) -> Answer:

@@ -255,6 +255,6 @@ def test_the_lead_names_the_worst_first_and_all_of_them() -> None:
     ]
     variants = tuple(replace(fp8, variant=name, standing=standing) for name, standing in made)
     assert lead_sentence(replace(quality, variants=variants)) == (
-        "The text of c is broken, and no gain with broken text counts; answers of a and b differ "
+        "The text of c is broken, so its gains don't count; answers of a and b differ "
         "from fp16's beyond its own noise; d can't be told from fp16's own noise."
     )

@@ -3,8 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.analysis.compare import analyse
+from harness.analysis.quality_results import Gate
+from harness.analysis.results import Analysis
 from harness.report.sentence import Answer, answer
 from tests import records
+from tests.quality.toy import Toy
+from tests.quality.toy_records import toy_records
 
 
 def answer_of(repeats: int = 3, **kwargs: object) -> Answer:
@@ -157,6 +161,46 @@ def test_reasons_that_differ_in_the_name_alone_are_told_once() -> None:
         "nvfp4 was skipped: the engine does not take 'nvfp4'. So were, likewise, int8 and int4."
         in (limits)
     )
+
+
+def failing(**reasons: tuple[str, ...]) -> Analysis:
+    """A run of these variants, the text of which fails the gate for these reasons."""
+    made = analyse(*records.bench(1, variants=("fp16", "fp8", "d", *reasons)), toy_records(Toy()))
+    quality = made.quality
+    assert quality is not None
+    (fp8,) = [one for one in quality.variants if one.kind == "variant"]
+    broken = tuple(
+        replace(fp8, variant=name, standing="broken", gate=Gate(False, why, None, None))
+        for name, why in reasons.items()
+    )
+    return replace(made, quality=replace(quality, variants=(fp8, *broken)))
+
+
+def test_of_several_broken_variants_each_is_told_with_its_own_first_reason() -> None:
+    found = answer(failing(a=("empty", "twice"), b=("empty",), c=("needles lost", "x", "y")))
+    # 6 reasons, of which the first of each variant is told: 3 are left.
+    assert found.lead == (
+        "The headline of a, b and c is invalid, because the text fails the sanity gate. "
+        "a and b: empty; c: needles lost (and 3 more below)."
+    )
+    (held,) = [point for point in found.points if point.about == "Capacity and speed"]
+    assert held.text.startswith(" (the gains of a, b and c don't count): 5 variants ")
+    assert found.withdrawn
+    abouts = [point.about for point in found.points]
+    assert "fp8" in abouts
+    assert not {"a", "b", "c"} & set(abouts)
+
+
+def test_one_broken_variant_is_told_with_two_reasons_and_many_with_four_of_them() -> None:
+    assert answer(failing(a=("r1", "r2", "r3"))).lead == (
+        "The headline of a is invalid, because the text fails the sanity gate: r1; r2 (and 1 more "
+        "below)."
+    )
+    many = answer(failing(**{name: (f"not {name}",) for name in "abcgh"})).lead
+    assert many.startswith("The headline of a, b, c, g and h is invalid")
+    assert many.endswith("a: not a; b: not b; c: not c; g: not g (and 1 more below).")
+    both = answer(failing(a=("r",), b=("r",))).lead
+    assert both.endswith("sanity gate. a and b: r.")
 
 
 def test_loads_of_one_name_are_told_apart_by_what_differs() -> None:
