@@ -6,7 +6,8 @@ are. Two runs that were taken apart are **unpaired**: repeat 0 of one is no neig
 repeat 0 of the other, so the interval is Welch's. Where both hold records of the same launches (a
 run against itself, or a copy of it) they are **paired** launch by launch, and whatever is the same
 in both cancels: identical records give exactly 1. What was said against a variant in view of its
-own run's baseline is left out here; that runs differ in their stamps or objectives is added.
+own run's baseline is left out here; that runs differ in their stamps or objectives is added. Of
+two profiles only what the engine granted is compared: whatever a load showed is withheld.
 
 Trials that failed, were skipped, never ended or never began are counted on each side. Not covered:
 a drift of the machine between two runs, which no interval of theirs can know; answer quality.
@@ -54,6 +55,8 @@ METHODS: Mapping[str, str] = {
     "itself, or a copy)",
     "exact": "what the engine grants is compared by value, over all launches; bytes per token of "
     "pools that differ in size are known up to one block",
+    "profiles": "a CPU's speed over a GPU's is never a strategy's effect: of two profiles, only "
+    "what the engine grants is compared",
     "not_covered": "how the machine drifted between the runs: take them close together, on a "
     "machine that does nothing else",
 }
@@ -310,6 +313,10 @@ def _verdicts(
     if trial.stamp != theirs:
         reason = f"{trial.stamp} here, {theirs} in run {base.label}: these are never set beside"
         yield Verdict("*", "invalid", "stamps_differ", f"{reason} one another")
+    mine, other = run.bench.environment.profile, base.bench.environment.profile
+    if mine != other:
+        reason = f"{mine} profile here, {other} in run {base.label}: what a load shows on one"
+        yield Verdict("*", "invalid", "profiles_differ", f"{reason} is no measure for the other")
     if run.bench.scenario.get("slo") != base.bench.scenario.get("slo"):
         reason = f"the objectives (slo) are not those of run {base.label}"
         yield Verdict("goodput", "invalid", "objectives_differ", reason)
@@ -321,6 +328,13 @@ def _verdicts(
 def _cautions(
     runs: Sequence[StoredRun], loads: Sequence[PairedLoad], forced: Sequence[str]
 ) -> Iterator[Caution]:
+    if "profile" in forced:
+        yield Caution(
+            "profiles_differ",
+            "these are runs of two profiles: their speeds tell two machines apart and are never "
+            "the effect of a strategy. Every figure of a load is withheld; only what the engine "
+            "granted (bytes, capacity) is compared",
+        )
     if forced:
         text = f"unlike runs were compared because it was asked for: their {' and '.join(forced)}"
         yield Caution("unlike", f"{text} differ; a ratio across them is not of the same thing")

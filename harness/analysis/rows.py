@@ -30,6 +30,9 @@ from harness.analysis.results import (
 from harness.analysis.stats import centre, effect, effect_of_counts, noise_floor, ratio_interval
 from harness.analysis.verdict import touches, worst
 
+#: Verdicts on what a load showed: the pool that was granted is none of that.
+_NOT_OF_THE_POOL = ("nothing_completed", "profiles_differ")
+
 Value = Callable[[TrialAnalysis], float | None]
 #: Replicates of the baseline and of a variant, by repeat → their ratio.
 Estimate = Callable[[Mapping[int, float], Mapping[int, float]], Interval | None]
@@ -293,7 +296,7 @@ def _against(metric: Metric, trials: Sequence[TrialAnalysis]) -> tuple[Verdict, 
 def _speaks_of(verdict: Verdict, metric: Metric) -> bool:
     # A pool was granted whether or not a request came through.
     return touches(verdict, metric.field) and not (
-        metric.exact and verdict.code == "nothing_completed"
+        metric.exact and verdict.code in _NOT_OF_THE_POOL
     )
 
 

@@ -1,13 +1,15 @@
 """``kvbench compare``: stored runs side by side, and a gate that a build can stand on.
 
 Exit codes: 0 done, or the gate passes; 1 it fails; 2 bad input (unlike runs, a run that is not
-there or can't be read, a rule that can't be); 3 it is inconclusive.
+there or can't be read, a rule that can't be, a page that can't be written); 3 it is inconclusive.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,11 +18,11 @@ from rich.console import Console
 
 from harness.analysis.across import Across, compare_runs
 from harness.analysis.across_plain import across_json
-from harness.analysis.gate import Gate, judge, parse_rule
+from harness.analysis.gate import Gate, Rule, judge, parse_rule
 from harness.errors import InputError, StoreError
-from harness.record import BenchRecord, TrialRecord
 from harness.report.across import page_folder, print_across, write_page
 from harness.report.across_text import across_text
+from harness.report.build import check_writable
 from harness.report.markdown import markdown
 from harness.store import DEFAULT_ROOT, find_run, read_bench
 
@@ -44,15 +46,19 @@ def compare(
         ),
     ] = None,
     gate_variant: Annotated[
-        list[str] | None, typer.Option(help="Put the rules to this variant alone; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Put the rules to this variant alone; repeatable."),
     ] = None,
     gate_load: Annotated[
-        list[str] | None, typer.Option(help="Put the rules to this load alone; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Put the rules to this load alone; repeatable."),
     ] = None,
     force_unlike: Annotated[
         bool,
         typer.Option(
-            "--force-unlike", help="Compare runs of unlike profiles, engines, models or loads."
+            "--force-unlike",
+            help="Compare runs of unlike profiles, engines, models or loads; of two profiles only "
+            "what the engine granted.",
         ),
     ] = False,
     out: Annotated[Path, typer.Option(help="Where runs are stored.")] = DEFAULT_ROOT,
@@ -71,29 +77,38 @@ def compare(
             "there is no gate to narrow", next_move="give it a rule: --fail-on 'METRIC<-5%'"
         )
     folders = [find_run(run, out) for run in runs]
-    across = compare_runs([_read(folder) for folder in folders], force_unlike=force_unlike)
-    gate = None
-    if rules:
-        gate = judge(across, rules, variants=gate_variant or (), loads=gate_load or ())
-    page = write_page(
-        across,
-        gate,
-        page_folder(across, reports),
-        run_dirs=folders,
-        command=["kvbench", *sys.argv[1:]],
-    )
+    with _never_a_failed_gate():
+        check_writable(reports)
+        stored = [read_bench(folder) for folder in folders]
+    across = compare_runs(stored, force_unlike=force_unlike)
+    gate = _answer(across, rules, gate_variant or (), gate_load or ())
+    with _never_a_failed_gate():
+        place = page_folder(across, reports)
+        command = ["kvbench", *sys.argv[1:]]
+        page = write_page(across, gate, place, run_dirs=folders, command=command)
     _tell(across, gate, page, folders, as_json=as_json, as_markdown=as_markdown)
     if gate is not None:
         raise typer.Exit(gate.exit_code)
 
 
-def _read(folder: Path) -> tuple[BenchRecord, tuple[TrialRecord, ...]]:
-    """Read one run; one that can't be read is bad input, or a gate would answer "fail" of it."""
+def _answer(
+    across: Across, rules: Sequence[Rule], variants: Sequence[str], loads: Sequence[str]
+) -> Gate | None:
+    return judge(across, rules, variants=variants, loads=loads) if rules else None
+
+
+@contextlib.contextmanager
+def _never_a_failed_gate() -> Iterator[None]:
+    """What can't be read or written is bad input: by exit 1 a build would read a regression."""
     try:
-        return read_bench(folder)
+        yield
     except StoreError as error:
         raise InputError(
-            error.what, where=error.where, legal=error.legal, next_move=error.next_move
+            error.what,
+            where=error.where,
+            legal=error.legal,
+            next_move=error.next_move,
+            evidence=error.evidence,
         ) from error
 
 

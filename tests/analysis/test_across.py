@@ -102,6 +102,25 @@ def test_unlike_runs_are_compared_if_it_is_insisted_and_the_page_must_say_so() -
     assert across.cautions[0].code == "unlike"
 
 
+def test_of_two_profiles_what_is_granted_is_compared_and_every_figure_of_a_load_withheld() -> None:
+    other = runs.on_machine(runs.all_slower(B, 1 / 20), profile="cuda")
+    across = compare_runs([A, other], force_unlike=True)
+    assert across.cautions[0].code == "profiles_differ"
+    for load in across.loads:
+        assert load.comparison is not None
+        for row in load.comparison.rows:
+            found = row.cell("B")
+            assert found is not None
+            if row.metric.startswith("kv."):
+                assert found.verdict != "invalid"
+            else:
+                told = (found.verdict, found.effect, found.improves)
+                assert told == ("invalid", "unknown", None), row.metric
+                codes = {verdict.code: verdict.reason for verdict in found.verdicts}
+                assert "cuda profile here, cpu in run A" in codes["profiles_differ"]
+    assert cell(across, "kv.kv_bytes_per_token").effect == "no difference shown"
+
+
 def test_what_only_one_run_has_is_listed_and_not_compared() -> None:
     other = runs.run(3, ("fp16", "int8"))
     across = compare_runs([A, runs.again(other)])

@@ -93,6 +93,18 @@ def test_unlike_runs_exit_with_2_unless_it_is_insisted(
     assert "unlike runs were compared because it was asked for" in done.stdout
 
 
+def test_between_two_profiles_no_speed_is_a_pass_or_a_fail(
+    put: Callable[[Stored], str], compare: Callable[..., Result], tmp_path: Path
+) -> None:
+    names = put(A), put(runs.on_machine(later(20.0), profile="cuda"))
+    done = compare(*names, "--force-unlike", *GATE)
+    assert done.exit_code == 3
+    assert "of 4 checks 2 inconclusive, 2 pass" in done.stdout
+    (page,) = tmp_path.rglob("compare.html")
+    for told in (done.stdout, page.read_text()):
+        assert "never the effect of a strategy" in " ".join(told.split())
+
+
 def test_runs_of_other_scenarios_with_the_same_loads_are_compared_and_the_name_is_told(
     put: Callable[[Stored], str], compare: Callable[..., Result]
 ) -> None:
@@ -205,6 +217,30 @@ def test_a_run_that_can_not_be_read_is_bad_input_and_never_a_failed_gate(
         compare(one, other, *GATE)
     assert caught.value.exit_code == 2
     assert str(head) in str(caught.value)
+
+
+def test_a_page_that_can_not_be_written_is_bad_input_and_never_a_failed_gate(
+    put: Callable[[Stored], str], compare: Callable[..., Result], tmp_path: Path
+) -> None:
+    names = put(A), put(later(1 / 0.9))
+    (tmp_path / "reports").write_text("in the way")
+    with pytest.raises(InputError, match="can't write the report") as caught:
+        compare(*names, *GATE)
+    assert caught.value.exit_code == 2
+    (tmp_path / "reports").unlink()
+    (tmp_path / "reports").mkdir()
+    # Found only when the page itself is written.
+    (tmp_path / "reports" / "compare").write_text("in the way")
+    with pytest.raises(InputError, match="can't write the page") as caught:
+        compare(*names, *GATE)
+    assert caught.value.exit_code == 2
+
+
+def test_help_names_what_options_take() -> None:
+    told = CliRunner().invoke(build(["compare", "--help"]), ["compare", "--help"])
+    _, options = told.stdout.split("Options:")
+    assert "<list[" not in options
+    assert "--gate-load NAME" in options
 
 
 def test_a_half_written_run_is_compared_as_far_as_it_went_and_passes_no_gate(
