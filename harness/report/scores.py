@@ -15,6 +15,7 @@ from harness.analysis.scoreboard import METRICS, Scoreboard, ScoreCell, ScoreRow
 from harness.report import charts
 from harness.report.charts import Chart
 from harness.report.charts.scores import MAX_ROWS
+from harness.report.tables import range_text
 
 HEADS = {
     "memory": "memory saving",
@@ -46,9 +47,7 @@ def cell_text(cell: ScoreCell) -> ScoreCellText:
     note = " ".join((cell.note or "").split())
     if cell.value is None:
         return ScoreCellText(units.DASH, cell.stamp, note)
-    value = units.format_ratio(cell.value)
-    if cell.low is not None and cell.high is not None:
-        value += f" [{cell.low:.2f}, {cell.high:.2f}]"
+    value = range_text(cell.value, cell.low, cell.high)
     doubts = [note] if note else []
     if cell.shown is False:
         doubts.insert(0, "no difference shown")
@@ -74,13 +73,14 @@ def _title(board: Scoreboard) -> str:
 
 def _best(rows: Sequence[ScoreRow], metric: str) -> ScoreRow | None:
     gains = [
-        row
+        (value, row)
         for row in rows
         if row.cells[metric].shown
-        and (row.cells[metric].value or 0.0) > 1.0
+        and (value := row.cells[metric].value) is not None
+        and value > 1.0
         and row.cells[metric].judgement != "invalid"
     ]
-    return max(gains, key=lambda row: row.cells[metric].value or 0.0, default=None)
+    return max(gains, key=lambda gain: gain[0], default=(None, None))[1]
 
 
 def served(board: Scoreboard) -> list[ScoreRow]:
