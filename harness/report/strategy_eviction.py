@@ -280,6 +280,9 @@ def _standing(analysis: Analysis, variant: str) -> str:
     return "broken: its gains don't count" if own.standing == "broken" else own.standing
 
 
+_STATES = {"sealed": "measured", "started": "not finished"}
+
+
 def _kvpress_grid(pressed: Sequence[Pressed]) -> Grid:
     return Grid(
         f"On transformers, by kvpress: what is left of a prefill of "
@@ -305,7 +308,7 @@ def _kvpress_grid(pressed: Sequence[Pressed]) -> Grid:
                 format_bytes(each.cache_bytes),
                 format_count(each.perplexity, 2),
                 format_ratio(each.perplexity_ratio),
-                "measured" if each.status == "sealed" else each.status,
+                _STATES.get(each.status, each.status),
             )
             for each in pressed
         ),
