@@ -1,10 +1,11 @@
 """A comparison of runs as GitHub markdown, fit for a pull request.
 
-Method: our own words stand as they are; whatever comes from a file or a server (names, loads,
-reasons, values) stands in code spans, in which GitHub runs no markup, links nothing and notifies
-nobody. Control characters and those that turn the reading direction are taken out first; bars,
-which end a table's cell even inside a span, get a backslash. Not covered: pictures, which a
-comment can't carry; the page has them.
+Method: headings, the lead and whole tables of ours stand as they are; whatever comes from a file or
+a server (names, loads, reasons, values) stands in code spans, in which GitHub runs no markup, links
+nothing and notifies nobody, and so does every sentence that holds such a text (points, limits,
+notes). Control characters and those that turn the reading direction are taken out first; in a
+table, where a bar ends a cell even inside a span, it gets a backslash. Not covered: pictures, which
+a comment can't carry; the page has them.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _MARKS = {"pass": "✅", "fail": "❌", "inconclusive": "❔", "not applicable":
 
 
 def code(text: str) -> str:
-    """Foreign text as a code span that can stand in a table's cell; nothing is left out of it."""
+    """Foreign text as a code span; nothing is left out of it."""
     line = " ".join(_visible(text).split()) or "—"
     longest = max((len(run) for run in re.findall(r"`+", line)), default=0)
     fence = "`" * (longest + 1)
     pad = " " if longest else ""
-    return f"{fence}{pad}{line}{pad}{fence}".replace("|", "\\|")
+    return f"{fence}{pad}{line}{pad}{fence}"
 
 
 def _visible(text: str) -> str:
@@ -65,7 +66,8 @@ def markdown(text: AcrossText) -> str:
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def _gate(text: AcrossText) -> Iterator[str]:

@@ -11,7 +11,7 @@ from harness.analysis.across import compare_runs
 from harness.analysis.gate import judge, parse_rule
 from harness.record import TrialRecord
 from harness.report.across_text import across_text
-from harness.report.markdown import MAX_CHARACTERS, code, markdown
+from harness.report.markdown import MAX_CHARACTERS, _table, code, markdown
 from tests import records
 from tests.analysis import runs
 from tests.analysis.runs import Stored
@@ -96,7 +96,7 @@ def test_nothing_that_users_or_servers_named_is_read_as_markup() -> None:
     [
         ("plain", "`plain`"),
         ("", "`—`"),
-        ("a|b", "`a\\|b`"),
+        ("a|b", "`a|b`"),
         ("a\nb\tc", "`a b c`"),
         ("`x`", "`` `x` ``"),
         ("a``b", "``` a``b ```"),
@@ -108,8 +108,9 @@ def test_foreign_text_becomes_a_span_of_one_line(text: str, span: str) -> None:
 
 def test_a_span_is_read_back_as_the_text_it_was() -> None:
     for text in ("a|b`c", "x` `y``", "<b>", "\\", "|", "``"):
-        row = f"| h |\n| --- |\n| {code(text)} |"
-        (span,) = [token for token in tokens(row) if token.type == "code_inline"]
+        (span,) = [token for token in tokens(code(text)) if token.type == "code_inline"]
+        (cell,) = [t for t in tokens(_table(["h"], [[code(text)]])) if t.type == "code_inline"]
+        assert cell.content == span.content
         assert span.content == text
 
 
@@ -124,3 +125,27 @@ def test_what_is_longer_than_a_comment_is_cut_at_a_paragraph_and_says_so() -> No
 def test_three_runs_have_a_column_group_each() -> None:
     text = written(A, B, runs.all_slower(runs.again(A, "third"), 2.0))
     assert "| figure | A | B | B / A [95 %] | verdict | C | C / A [95 %] | verdict |" in text
+
+
+def test_a_bar_has_a_backslash_in_tables_alone() -> None:
+    bench, trials = A
+    named = {**bench.scenario["workloads"][0], "name": "a|b"}
+    loads = [named, *bench.scenario["workloads"][1:]]
+    one = (
+        replace(bench, scenario={**bench.scenario, "workloads": loads}),
+        tuple(
+            runs.with_run(
+                trial,
+                lambda r: replace(
+                    r, trial=replace(r.trial, workload={**r.trial.workload, "name": "a|b"})
+                ),
+            )
+            for trial in trials
+        ),
+    )
+    text = written(one, runs.all_slower(runs.again(one), 2.0), rules=("tpot_s.p50>1%",))
+    spoken = [line for line in text.splitlines() if "a|b" in line]
+    assert spoken
+    assert not any(line.startswith("|") for line in spoken)
+    assert all(line.startswith("|") for line in text.splitlines() if "\\|" in line)
+    assert any("a\\|b" in line for line in text.splitlines())
