@@ -158,7 +158,7 @@ def _turned_bars(
 ) -> charts.BarGroup:
     """The loads of one variant as the rows of one panel."""
     rows = tuple(
-        charts.Bar(load_name(analysis, c), b.place, b.value, b.low, b.high, b.replicates, b.text)
+        charts.Bar(load_name(analysis, c), b.place, b.value, b.replicates, b.text)
         for c, group in zip(shown, groups, strict=True)
         for b in group.bars
     )

@@ -24,13 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One variant's figure: the mean, its interval if there is one, and every replicate."""
+    """One variant's figure: the median of its replicates, and each of them."""
 
     variant: str
     place: int
     value: float | None
-    low: float | None = None
-    high: float | None = None
     replicates: tuple[float, ...] = ()
     text: str = ""
 
@@ -55,17 +53,15 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class LatencyGroup:
-    """TTFT and TPOT of every variant under one workload, and the objectives if any are set."""
+    """TTFT and TPOT of every variant under one workload."""
 
     label: str
     ttft: tuple[Spread, ...]
     tpot: tuple[Spread, ...]
-    ttft_slo_s: float | None = None
-    tpot_slo_s: float | None = None
 
 
 def throughput(groups: Sequence[BarGroup]) -> Figure:
-    """Output throughput per workload: bars from zero, replicates as dots, intervals as lines."""
+    """Output throughput per workload: bars from zero, replicates as dots."""
     rows = [len(group.bars) for group in groups]
     fig, grid = style.figure(
         0.6 + sum(0.42 * count + 0.62 for count in rows),
@@ -81,9 +77,7 @@ def throughput(groups: Sequence[BarGroup]) -> Figure:
 
 def _bars(axes: Axes, group: BarGroup) -> None:
     axes.set_title(style.drawable(group.label, 90))
-    ends = [
-        v for bar in group.bars for v in (bar.value, bar.high, *bar.replicates) if v is not None
-    ]
+    ends = [v for bar in group.bars for v in (bar.value, *bar.replicates) if v is not None]
     top = max(ends, default=1.0) or 1.0
     for row, bar in enumerate(group.bars):
         _bar(axes, row, bar, top)
@@ -99,8 +93,6 @@ def _bar(axes: Axes, row: int, bar: Bar, top: float) -> None:
         return
     tone = style.look(bar.place)
     axes.barh(row, bar.value, 0.62, facecolor=tone.color, edgecolor=style.PAPER, hatch=tone.hatch)
-    if bar.low is not None and bar.high is not None:
-        axes.plot([bar.low, bar.high], [row, row], color=style.INK, linewidth=2.2)
     for value in bar.replicates:
         axes.plot(
             value,
@@ -112,7 +104,7 @@ def _bar(axes: Axes, row: int, bar: Bar, top: float) -> None:
             markeredgecolor=style.INK,
             markeredgewidth=0.9,
         )
-    end = max(bar.value, bar.high or 0.0, *bar.replicates, 0.0)
+    end = max((bar.value, *bar.replicates))
     axes.text(end + top * 0.02, row, bar.text or units.format_count(bar.value, 1), va="center")
 
 
@@ -137,24 +129,19 @@ def latency(groups: Sequence[LatencyGroup]) -> Figure:
     )
     for (left, right), group in zip(grid, groups, strict=True):
         left.set_title(style.drawable(group.label, 42))
-        _spreads(left, group.ttft, group.ttft_slo_s, tops[0] if shared else None)
-        _spreads(right, group.tpot, group.tpot_slo_s, tops[1] if shared else None)
+        _spreads(left, group.ttft, tops[0] if shared else None)
+        _spreads(right, group.tpot, tops[1] if shared else None)
         right.set_yticklabels([])
     grid[-1, 0].set_xlabel("time to first token, TTFT  (lower is better)")
     grid[-1, 1].set_xlabel("time per output token, TPOT  (lower is better)")
     return fig
 
 
-def _spreads(
-    axes: Axes, spreads: Sequence[Spread], slo_s: float | None, shared_top: float | None
-) -> None:
+def _spreads(axes: Axes, spreads: Sequence[Spread], shared_top: float | None) -> None:
     known = [v for s in spreads for v in (s.p50_s, s.p90_s) if v is not None]
     top = shared_top or max(known, default=1.0) or 1.0
     for row, spread in enumerate(spreads):
         _spread(axes, row, spread)
-    if slo_s is not None and slo_s <= top * 1.25:
-        axes.axvline(slo_s, color=style.INK, linewidth=1, linestyle=(0, (1, 2)))
-        axes.text(slo_s, -0.72, " SLO", fontsize=8, va="center", ha="left", color=style.MUTED)
     name_rows(axes, [spread.variant for spread in spreads])
     axes.set_xlim(0, top * 1.3)
     style.tick_text(axes.xaxis, tick_duration, 4)
