@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from harness import units
 from harness.analysis.results import Analysis
 from harness.report import style
-from harness.report.charts.parts import bound_line
+from harness.report.charts.parts import bound_line, with_bound
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,8 +107,8 @@ def _panel(axes: Axes, panel: Panel) -> None:
     axes.set_ylabel(panel.y_label)
     axes.set_xlim(left=0)
     top = max((y for curve in panel.curves for y in curve.y), default=0.0)
-    near = max(panel.bound.y, default=0.0) if panel.bound is not None else 0.0
-    axes.set_ylim(0, max(top, near if near <= top * 1.6 else 0.0) * 1.1 or 1.0)
+    bound = panel.bound.y if panel.bound is not None else ()
+    axes.set_ylim(0, with_bound(top, bound) * 1.1 or 1.0)
     if panel.bound is not None:
         bound_line(axes, panel.bound.x, panel.bound.y, panel.bound.label)
     style.tick_text(axes.xaxis, units.format_count)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from harness.report import charts, style
+from harness.report.charts.parts import with_bound
 
 
 def texts(axes: object) -> list[str]:
@@ -122,6 +123,12 @@ def test_a_sweep_leaves_out_what_was_not_measured() -> None:
     assert list(left.lines[0].get_xdata()) == [1, 16]
     assert list(right.lines[0].get_xdata()) == [1, 4, 16]
     assert list(left.lines[1].get_xdata()) == [8.0, 8.0]
+
+
+def test_a_near_bound_stretches_the_axis_and_a_far_one_does_not() -> None:
+    assert with_bound(10.0, (4.0, 16.0)) == 16.0
+    assert with_bound(10.0, (4.0, 16.1)) == 10.0
+    assert with_bound(10.0, ()) == 10.0
 
 
 @pytest.mark.parametrize("place", range(len(style.LOOKS)))

@@ -1,4 +1,7 @@
-"""Cumulative distributions: what share of the requests waited at most how long."""
+"""Cumulative distributions: what share of the requests waited at most how long.
+
+Not covered: which requests are drawn and how many corners a line has (``spread``).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The KV pool and the queue over time, one column per variant, one clock."""
+"""The KV pool and the queue over time, one column per variant, one clock.
+
+Not covered: how the moments are chosen and thinned (``timeline``).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What several charts share: the chart as a value, marks, row names, ticks, errors in words."""
+"""What several charts share: the chart as a value, marks, row names, ticks, errors in words.
+
+Not covered: colours, fonts and files, which are every picture's (``style``).
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,8 @@ MAX_COLUMNS = 3
 MAX_MARKS = 4
 #: Where the longest latency is so many times the median, a linear axis shows an edge alone.
 LONG_TAIL = 12.0
+#: How far a bound may stretch an axis before it is named at the edge instead.
+_STRETCH = 1.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,12 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), [style.drawable(name, 24) for name in names])
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.tick_params(axis="y", length=0)
+
+
+def with_bound(top: float, bound: Sequence[float]) -> float:
+    """The top of what was measured, or of a bound that does not press it flat."""
+    near = max(bound, default=0.0)
+    return max(top, near if near <= top * _STRETCH else 0.0)
 
 
 def bound_line(axes: Axes, x: Sequence[float], y: Sequence[float], text: str) -> None:

@@ -1,4 +1,7 @@
-"""What a request's time is spent on: waiting for a place, up to its first token, after it."""
+"""What a request's time is spent on: waiting for a place, up to its first token, after it.
+
+Not covered: how the parts are found (``analysis.phases``), and single requests.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Throughput and TTFT over concurrency, the device's best, and where the pool is full by theory."""
+"""Throughput and TTFT over concurrency, the device's best, and where the pool is full by theory.
+
+Not covered: which loads make a sweep and what a title claims (``sweeps``).
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,11 @@ from typing import TYPE_CHECKING
 
 from harness import units
 from harness.report import style
-from harness.report.charts.parts import bound_line, tick_duration
+from harness.report.charts.parts import bound_line, tick_duration, with_bound
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-#: How far a bound may stretch an axis before it is named at the edge instead.
-_STRETCH = 1.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,8 @@ def sweep(lines: Sequence[SweepLine], ceiling: Ceiling | None = None) -> Figure:
 
 
 def _top(seen: Sequence[Sequence[float | None]], limit: Sequence[float]) -> float:
-    """Room for what was measured, and for the bound if it is near."""
     measured = max((y for values in seen for y in values if y is not None), default=0.0) or 1.0
-    near = max(limit, default=0.0)
-    return max(measured, near if near <= measured * _STRETCH else 0.0) * 1.15
+    return with_bound(measured, limit) * 1.15
 
 
 def _line(axes: Axes, line: SweepLine, values: Sequence[float | None], *, above: bool) -> None:
