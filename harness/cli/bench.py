@@ -36,6 +36,8 @@ _ENDING = tuple(
     for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
     if signal.getsignal(number) is not signal.SIG_IGN
 )
+#: What an interrupted bench is told.
+_GO_ON = "what was measured is kept, and the same command with --resume goes on from there"
 
 
 def bench(
@@ -104,9 +106,6 @@ def _exit(analysis: Analysis, strict: bool) -> None:
     check_measured(analysis)
     if strict:
         strict_exit(analysis)
-
-
-_GO_ON = "what was measured is kept, and the same command with --resume goes on from there"
 
 
 @contextmanager

@@ -32,6 +32,13 @@ NOT_YET_WORSE = (
     "Different is not yet worse: whether an answer lost anything is for needles, questions and "
     "judge to say."
 )
+#: What is said of the variants of one standing, the worst first.
+_LEADS = (
+    (("broken",), "the text of {names} is broken, so {whose} gains don't count"),
+    (("differs",), "answers of {names} differ from {baseline}'s beyond its own noise"),
+    (("indistinguishable",), "{names} can't be told from {baseline}'s own noise"),
+    (("too few prompts", "no noise floor", "not measured"), "of {names} nothing can be claimed"),
+)
 
 
 def kl_text(kl: Range | None) -> str:
@@ -145,15 +152,6 @@ def lead_sentence(quality: QualityAnalysis) -> str:
     sentence = "; ".join(told)
     own_words = sentence.startswith(("the ", "answers ", "of "))
     return f"{sentence[0].upper() if own_words else sentence[0]}{sentence[1:]}."
-
-
-#: What is said of the variants of one standing, the worst first.
-_LEADS = (
-    (("broken",), "the text of {names} is broken, so {whose} gains don't count"),
-    (("differs",), "answers of {names} differ from {baseline}'s beyond its own noise"),
-    (("indistinguishable",), "{names} can't be told from {baseline}'s own noise"),
-    (("too few prompts", "no noise floor", "not measured"), "of {names} nothing can be claimed"),
-)
 
 
 def _listed(names: list[str]) -> str:

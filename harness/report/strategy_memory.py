@@ -31,6 +31,11 @@ from harness.units import (
     format_ratio,
 )
 
+_HOLDS = (
+    "A smaller dtype holds more tokens in the same bytes, by the ratio of the bytes per token "
+    "(scales included)."
+)
+
 # ── memory growth ───────────────────────────────────────────────────────────────────────────
 
 
@@ -206,12 +211,6 @@ def dtype_section(
         opens=True,
         keeps_points=True,
     )
-
-
-_HOLDS = (
-    "A smaller dtype holds more tokens in the same bytes, by the ratio of the bytes per token "
-    "(scales included)."
-)
 
 
 def _held_section(analysis: Analysis) -> Section | None:

@@ -88,6 +88,12 @@ _RC: dict[str, Any] = {
     "path.simplify": True,
 }
 
+_HEADING = "heading"
+#: A number and its unit stay on one line.
+_UNIT = re.compile(r"(?<=\d) (?=%|(?:m?s|B|[KMGT]iB|tok/s)\b)")
+#: The white sheet below a picture that stands alone; a page has a paper of its own.
+_SHEET = '<rect width="100%" height="100%" fill="#ffffff"/>\n '
+
 
 def look(position: int) -> Look:
     """The look of the variant at this place; the baseline comes first."""
@@ -198,13 +204,6 @@ def write(made: Figure, name: str, title: str, folder: Path) -> Picture:
     svg.write_text(drawn.replace("<defs>", _SHEET + "<defs>", 1), encoding="utf-8")
     _write_png(made, png)
     return Picture(name, title, png, svg, _for_page(_cut_top(_headless(drawn), strip_pt), name))
-
-
-_HEADING = "heading"
-#: A number and its unit stay on one line.
-_UNIT = re.compile(r"(?<=\d) (?=%|(?:m?s|B|[KMGT]iB|tok/s)\b)")
-#: The white sheet below a picture that stands alone; a page has a paper of its own.
-_SHEET = '<rect width="100%" height="100%" fill="#ffffff"/>\n '
 
 
 # Canvases write one format each and draw once; ``Figure.savefig`` draws every picture twice.
