@@ -112,8 +112,9 @@ def _asked(bench: BenchRecord, quality: QualityAnalysis) -> str:
         told = f"{counted(quality.prompts, 'prompt')} of {wanted.get('prompts') or 'a file'}"
     else:
         kinds = ", ".join(f"{n} {task}" for task, n in tasks.items())
-        shipped = f"the {PASSAGES} that ship" if quality.prompts <= PASSAGES else "more rounds"
-        told = f"{counted(quality.prompts, 'prompt')} of {shipped} ({kinds})"
+        shipped = f"the {PASSAGES} that ship"
+        again = "" if quality.prompts <= PASSAGES else ", some texts asked about more than once"
+        told = f"{counted(quality.prompts, 'prompt')} of {shipped}{again} ({kinds})"
     length, answer = wanted.get("context_tokens") or _length(bench), wanted.get("answer_tokens")
     ours = "user" not in tasks and isinstance(length, int)
     told += f", {format_count(length)} tokens each" if ours else ""
@@ -249,7 +250,7 @@ def _prefix(one: VariantQuality) -> str:
 def _gate_grid(rows: Sequence[tuple[str, VariantQuality]], quality: QualityAnalysis) -> Grid:
     return Grid(
         "Sanity gate: is it text at all?",
-        ("server", "empty answers", "in circles or garbled", "gate", "standing"),
+        ("server", "empty answers", "collapsed answers", "gate", "standing"),
         (
             (quality.baseline, *_gate(quality.baseline_gate), "baseline"),
             *(

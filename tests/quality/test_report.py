@@ -175,6 +175,12 @@ def measured(found: Analysis) -> str:
 
 def test_how_many_of_the_prompts_were_asked_is_told() -> None:
     assert "Asked: 6 prompts of the 50 that ship (3 summarise, 3 extract)" in measured(analysis())
+    found = analysis()
+    assert found.quality is not None
+    many = replace(found, quality=replace(found.quality, prompts=60))
+    assert "60 prompts of the 50 that ship, some texts asked about more than once (3" in measured(
+        many
+    )
     assert "; 4 needles." in measured(analysis())
 
 
