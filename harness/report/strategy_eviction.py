@@ -172,18 +172,16 @@ def _grids(
     analysis: Analysis, found: Sequence[Evicting], pressed: Sequence[Pressed]
 ) -> Iterator[Grid]:
     trials = {trial.variant: trial for trial in reversed(analysis.trials)}
-    yield _memory_grid(analysis, found, trials)
+    yield _memory_grid(found)
+    yield _pool_grid(analysis, found, trials)
     yield _price_grid(analysis, found, trials)
     if pressed:
         yield _kvpress_grid(pressed)
 
 
-def _memory_grid(
-    analysis: Analysis, found: Sequence[Evicting], trials: dict[str, TrialAnalysis]
-) -> Grid:
+def _memory_grid(found: Sequence[Evicting]) -> Grid:
     return Grid(
-        f"On vLLM: what a request of {format_count(found[0].length_tokens)} tokens holds, and how "
-        "many the pool admits",
+        f"On vLLM: what a request of {format_count(found[0].length_tokens)} tokens holds",
         (
             "variant",
             "rule",
@@ -191,27 +189,45 @@ def _memory_grid(
             "most, measured",
             "decoding, predicted",
             "decoding, measured",
+        ),
+        tuple(
+            (
+                each.variant,
+                "everything stays" if each.rule is None else str(each.rule),
+                blocks_text(each.predicted_blocks, each.block_bytes),
+                f"{format_count(each.measured_blocks, 1)} blocks",
+                blocks_text(each.predicted_decoding, each.block_bytes),
+                f"{format_count(each.measured_decoding, 1)} blocks",
+            )
+            for each in found
+        ),
+        numeric=frozenset(range(2, 6)),
+    )
+
+
+def _pool_grid(
+    analysis: Analysis, found: Sequence[Evicting], trials: dict[str, TrialAnalysis]
+) -> Grid:
+    return Grid(
+        "On vLLM: how many requests the pool admits",
+        (
+            "variant",
             "advertised, predicted",
             "advertised, granted",
             "capacity",
             "fit at worst, predicted",
             "running, peak",
         ),
-        tuple(_memory_row(analysis, each, trials[each.variant]) for each in found),
-        numeric=frozenset(range(2, 11)),
+        tuple(_pool_row(analysis, each.variant, trials[each.variant]) for each in found),
+        numeric=frozenset(range(1, 6)),
     )
 
 
-def _memory_row(analysis: Analysis, each: Evicting, trial: TrialAnalysis) -> tuple[str, ...]:
-    pool = next(kv for kv in analysis.kv if kv.variant == each.variant)
+def _pool_row(analysis: Analysis, variant: str, trial: TrialAnalysis) -> tuple[str, ...]:
+    pool = next(kv for kv in analysis.kv if kv.variant == variant)
     theory, summary = trial.theory, trial.summary
     return (
-        each.variant,
-        "everything stays" if each.rule is None else str(each.rule),
-        blocks_text(each.predicted_blocks, each.block_bytes),
-        f"{format_count(each.measured_blocks, 1)} blocks",
-        blocks_text(each.predicted_decoding, each.block_bytes),
-        f"{format_count(each.measured_decoding, 1)} blocks",
+        variant,
         format_ratio(pool.predicted.max_concurrency if pool.predicted is not None else None),
         format_ratio(pool.granted.max_concurrency),
         format_ratio(pool.capacity_ratio),

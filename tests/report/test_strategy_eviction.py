@@ -66,14 +66,15 @@ def test_blocks_are_told_beside_their_prediction() -> None:
     section = strategy_eviction.section(record, records, analysis)
     assert section is not None
     assert "fp8 holds at most 4 blocks (predicted 5)" in section.lead.replace("4.0", "4")
-    memory, price = section.grids
+    memory, pool, price = section.grids
     assert [row[:2] for row in memory.rows] == [
         ("fp16", "everything stays"),
         ("fp8", "sinks=4,window=256"),
     ]
     assert memory.rows[1][2].startswith("5 blocks, ")
     assert len({len(row) for row in (memory.head, *memory.rows)}) == 1
-    assert len({len(row) for row in (price.head, *price.rows)}) == 1
+    for grid in (pool, price):
+        assert len({len(row) for row in (grid.head, *grid.rows)}) == 1
     assert [chart.name for chart in section.charts] == ["strategy-eviction"]
 
 
@@ -109,7 +110,7 @@ def test_policies_of_kvpress_are_hollow_marks_and_said_to_be_another_engines(
     assert list(trail.get_xdata()) == [511 * 23_040.0, 257 * 23_040.0]
     assert "full attention, transformers" in drawn
     assert drawn["fp8"].get_markerfacecolor() != "none"
-    kvpress = section.grids[2]
+    kvpress = section.grids[3]
     assert kvpress.rows[0][:2] == ("kvpress_none_0", "0")
     assert "another engine's (kvpress 0.5.5 on transformers 5.2.0)" in " ".join(section.measured)
     assert not any("tok/s" in cell for row in kvpress.rows for cell in row)
@@ -135,7 +136,7 @@ def test_a_cut_prompts_own_perplexity_is_withheld_with_the_reason(
     cut = replace(cut, rule=SnapKvRule(512), perplexity=None, perplexity_ratio=None)
     section = shown(monkeypatch, (full, cut))
     assert "The perplexity of fp8 is withheld" in " ".join(section.measured)
-    assert section.grids[1].rows[1][3:5] == ("—", "—")
+    assert section.grids[2].rows[1][3:5] == ("—", "—")
     assert "4.0 while decoding" in section.lead
 
 
@@ -162,8 +163,8 @@ def test_what_was_skipped_or_failed_is_said_once_per_reason(
         "Not measured: kvpress_snapkv_0.667 and other (no environment).",
         "Not measured: kvpress_knorm_0.5 (failed: it died).",
     ]
-    assert [row[-1] for row in section.grids[2].rows] == ["skipped", "failed"]
-    assert section.grids[2].rows[0][3] == "—"
+    assert [row[-1] for row in section.grids[3].rows] == ["skipped", "failed"]
+    assert section.grids[3].rows[0][3] == "—"
     assert "Hollow" not in section.charts[0].caption
 
 
