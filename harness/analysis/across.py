@@ -98,7 +98,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class PairedLoad:
+class LoadAcross:
     """One variant under one load, in all runs.
 
     The ``comparison``'s variants are the labels of the runs that left a trial; None where the
@@ -125,7 +125,7 @@ class Across:
     runs: tuple[StoredRun, ...]
     differences: tuple[Difference, ...]
     forced: tuple[str, ...]
-    loads: tuple[PairedLoad, ...]
+    loads: tuple[LoadAcross, ...]
     cautions: tuple[Caution, ...]
 
 
@@ -177,19 +177,25 @@ def _unlike(
             lines.append(f"  {bench.run_id}: {told or 'unknown'}")
     if others := [one.key for one in found if not one.refused]:
         lines.append(f"differing, too, and no reason to refuse: {', '.join(others)}")
-    keys = " and ".join(one.key for one in refused)
+    keys = [one.key for one in refused]
     return InputError(
-        f"the runs are unlike: their {keys} differ, so a ratio would compare different things",
+        f"the runs are unlike: {_differ(keys)}, so a ratio would compare different things",
         evidence="\n".join(lines),
         next_move="give runs of the same question, or --force-unlike to compare all the same what "
         "they have in common",
     )
 
 
+def _differ(keys: Sequence[str]) -> str:
+    """``their model differs``, ``their model and workloads differ``."""
+    several = len(keys) > 1 or keys[0].endswith("s")
+    return f"their {' and '.join(keys)} {'differ' if several else 'differs'}"
+
+
 # ── one variant under one load ──────────────────────────────────────────────────────────────
 
 
-def _paired(runs: Sequence[StoredRun]) -> Iterator[PairedLoad]:
+def _paired(runs: Sequence[StoredRun]) -> Iterator[LoadAcross]:
     loads: dict[str, Mapping[str, Any]] = {}
     asked: dict[tuple[str, str], None] = {}
     for run in runs:
@@ -206,7 +212,7 @@ def _paired(runs: Sequence[StoredRun]) -> Iterator[PairedLoad]:
 
 def _load(
     runs: Sequence[StoredRun], variant: str, key: str, workload: Mapping[str, Any]
-) -> PairedLoad:
+) -> LoadAcross:
     own = [_own(run, variant, key) for run in runs]
     trials = tuple(tuple(trial for _, trial in side) for side in own)
     sides = tuple(_side(run, variant, key, told) for run, told in zip(runs, trials, strict=True))
@@ -214,7 +220,7 @@ def _load(
         run.label: "paired" if _same_launches(own[0], side) else "unpaired"
         for run, side in zip(runs[1:], own[1:], strict=True)
     }
-    return PairedLoad(
+    return LoadAcross(
         variant=variant,
         workload=workload,
         workload_label=workload_label(workload),
@@ -326,7 +332,7 @@ def _verdicts(
 
 
 def _cautions(
-    runs: Sequence[StoredRun], loads: Sequence[PairedLoad], forced: Sequence[str]
+    runs: Sequence[StoredRun], loads: Sequence[LoadAcross], forced: Sequence[str]
 ) -> Iterator[Caution]:
     if "profile" in forced:
         yield Caution(
@@ -336,8 +342,8 @@ def _cautions(
             "granted (bytes, capacity) is compared",
         )
     if forced:
-        text = f"unlike runs were compared because it was asked for: their {' and '.join(forced)}"
-        yield Caution("unlike", f"{text} differ; a ratio across them is not of the same thing")
+        text = f"unlike runs were compared because it was asked for: {_differ(forced)}"
+        yield Caution("unlike", f"{text}; a ratio across them is not of the same thing")
     for run in runs:
         yield from _of_run(run)
     for run in runs[1:]:
@@ -356,7 +362,7 @@ def _cautions(
         )
 
 
-def _compared(loads: Iterable[PairedLoad], label: str) -> list[PairedLoad]:
+def _compared(loads: Iterable[LoadAcross], label: str) -> list[LoadAcross]:
     return [x for x in loads if x.comparison is not None and label in x.comparison.variants]
 
 

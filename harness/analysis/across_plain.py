@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.analysis.across import METHODS, Across, PairedLoad, StoredRun
+from harness.analysis.across import METHODS, Across, LoadAcross, StoredRun
 from harness.analysis.gate import Check, Gate
 from harness.analysis.plain import plain
 from harness.analysis.results import Cell, Row
-from harness.analysis.rows import METRICS
+from harness.analysis.rows import EXACT
 from harness.analysis.scoreboard import device_name
 
 SCHEMA = "kvbench.compare"
 SCHEMA_VERSION = 1
-
-_EXACT = frozenset(metric.name for metric in METRICS if metric.exact)
 
 
 def across_json(across: Across, gate: Gate | None = None) -> dict[str, Any]:
@@ -75,7 +73,7 @@ def _run(run: StoredRun) -> dict[str, Any]:
     }
 
 
-def _pair(load: PairedLoad) -> dict[str, Any]:
+def _pair(load: LoadAcross) -> dict[str, Any]:
     rows = load.comparison.rows if load.comparison is not None else ()
     return {
         "variant": load.variant,
@@ -101,7 +99,7 @@ def _row(row: Row) -> dict[str, Any]:
         "label": row.label,
         "unit": row.unit,
         "better": row.better,
-        "exact": row.metric in _EXACT,
+        "exact": row.metric in EXACT,
         "noise_floor": plain(row.noise.ratio) if row.noise is not None else None,
         "cells": {cell.variant: _cell(cell) for cell in row.cells},
     }

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.analysis.across import HOW_ENDED, Across, PairedLoad, Side
+from harness.analysis.across import HOW_ENDED, Across, LoadAcross, Side
 from harness.analysis.results import Cell, TrialAnalysis, Verdict
 from harness.analysis.rows import METRICS, Metric
 from harness.analysis.stats import MIN_REPLICATES
@@ -153,7 +153,7 @@ def parse_rule(text: str) -> Rule:
     return Rule(text.strip(), NAMES[name], sign == "<", limit)
 
 
-def judge(
+def decide(
     across: Across,
     rules: Sequence[Rule],
     *,
@@ -185,8 +185,8 @@ def _overall(checks: Sequence[Check]) -> GateVerdict:
 
 
 def _narrowed(
-    loads: Sequence[PairedLoad], variants: Sequence[str], wanted: Sequence[str]
-) -> list[PairedLoad]:
+    loads: Sequence[LoadAcross], variants: Sequence[str], wanted: Sequence[str]
+) -> list[LoadAcross]:
     by_variant = list(dict.fromkeys(load.variant for load in loads))
     by_load = list(dict.fromkeys(name for load in loads for name in _names(load)))
     for option, given, known in (
@@ -205,7 +205,7 @@ def _narrowed(
     return [load for load in kept if not wanted or set(_names(load)) & set(wanted)]
 
 
-def _names(load: PairedLoad) -> tuple[str, ...]:
+def _names(load: LoadAcross) -> tuple[str, ...]:
     name = load.workload.get("name")
     return (str(name), load.workload_label) if name else (load.workload_label,)
 
@@ -215,11 +215,12 @@ def _names(load: PairedLoad) -> tuple[str, ...]:
 _UNKNOWN = Change(None, None, None)
 
 
-def _check(rule: Rule, load: PairedLoad, across: Across, place: int) -> Check:
+def _check(rule: Rule, load: LoadAcross, across: Across, place: int) -> Check:
     base, run = across.runs[0], across.runs[place]
     metric = _BY_NAME[rule.metric]
-    row = load.comparison.row(rule.metric) if load.comparison is not None else None
-    cells = [row.cell(label) for label in (base.label, run.label)] if row is not None else []
+    found = load.comparison
+    labels = (base.label, run.label)
+    cells = [found.cell(rule.metric, label) for label in labels] if found is not None else []
     known = [cell for cell in cells if cell is not None]
     verdict, reason, change = _answer(
         rule, metric, load, known, place, forced="workloads" in across.forced
@@ -242,7 +243,7 @@ def _check(rule: Rule, load: PairedLoad, across: Across, place: int) -> Check:
 def _answer(
     rule: Rule,
     metric: Metric,
-    load: PairedLoad,
+    load: LoadAcross,
     cells: Sequence[Cell],
     place: int,
     *,
@@ -376,7 +377,7 @@ def _by_code(verdicts: Sequence[Verdict]) -> Iterator[Verdict]:
     yield from {verdict.code: verdict for verdict in reversed(verdicts)}.values()
 
 
-def _why_unknown(load: PairedLoad, cells: Sequence[Cell], place: int) -> str:
+def _why_unknown(load: LoadAcross, cells: Sequence[Cell], place: int) -> str:
     lacking = [
         told
         for side in (load.sides[0], load.sides[place])

@@ -286,6 +286,11 @@ class Comparison:
         """The row of ``metric``, if there is one."""
         return next((row for row in self.rows if row.metric == metric), None)
 
+    def cell(self, metric: str, variant: str) -> Cell | None:
+        """What one variant has in the row of ``metric``, if there is such a cell."""
+        row = self.row(metric)
+        return row.cell(variant) if row is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class KvComparison:

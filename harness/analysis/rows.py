@@ -220,6 +220,8 @@ def _steady() -> tuple[Metric, ...]:
 
 
 METRICS = _metrics()
+#: Names of the figures that the engine grants.
+EXACT = frozenset(metric.name for metric in METRICS if metric.exact)
 
 
 def comparison(

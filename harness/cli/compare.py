@@ -18,7 +18,7 @@ from rich.console import Console
 
 from harness.analysis.across import Across, compare_runs
 from harness.analysis.across_plain import across_json
-from harness.analysis.gate import Gate, Rule, judge, parse_rule
+from harness.analysis.gate import Gate, Rule, decide, parse_rule
 from harness.errors import InputError, StoreError
 from harness.report.across import page_folder, print_across, write_page
 from harness.report.across_text import across_text
@@ -94,7 +94,7 @@ def compare(
 def _answer(
     across: Across, rules: Sequence[Rule], variants: Sequence[str], loads: Sequence[str]
 ) -> Gate | None:
-    return judge(across, rules, variants=variants, loads=loads) if rules else None
+    return decide(across, rules, variants=variants, loads=loads) if rules else None
 
 
 @contextlib.contextmanager

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import units
-from harness.analysis.across import METHODS, Across, PairedLoad
+from harness.analysis.across import METHODS, Across, LoadAcross
 from harness.analysis.gate import Gate
+from harness.analysis.rows import EXACT
 from harness.errors import StoreError
 from harness.report import evidence, html, style, tables
 from harness.report.across_text import HEADLINE, AcrossText, PairText, across_text
+from harness.report.names import name_among
 from harness.report.terminal import draw_table, plain
 from harness.scenario.load import slugify
 
@@ -123,13 +125,12 @@ def _marks(across: Across, metric: str) -> Iterator[_Mark]:
             yield _Mark(_mark_name(across, load, cell.variant), place, cell.ratio, *ends)
 
 
-def _mark_name(across: Across, load: PairedLoad, run: str) -> str:
+def _mark_name(across: Across, load: LoadAcross, run: str) -> str:
     """Short where a load's own name tells it apart, or there is no other."""
     if len({other.workload_label for other in across.loads}) == 1:
         return style.drawable(f"{run}: {load.variant}", 52)
-    name = load.workload.get("name")
-    alike = {x.workload_label for x in across.loads if x.workload.get("name") == name}
-    told = str(name) if name and len(alike) == 1 else load.workload_label
+    every = [other.workload for other in across.loads]
+    told = name_among(load.workload, load.workload_label, every)
     return style.drawable(f"{run}: {load.variant} · {told}", 52)
 
 
@@ -174,9 +175,7 @@ def _panel(axes: Axes, across: Across, metric: str, marks: Sequence[_Mark]) -> N
             markersize=6.5,
             linestyle="none",
             markeredgecolor=tone.color,
-            markerfacecolor=tone.color
-            if mark.low is not None or _is_exact(metric)
-            else style.PAPER,
+            markerfacecolor=tone.color if mark.low is not None or metric in EXACT else style.PAPER,
         )
     axes.set_yticks(range(len(marks)), [mark.name for mark in marks], fontsize=8)
     axes.set_ylim(len(marks) - 0.4, -0.6)
@@ -186,10 +185,6 @@ def _panel(axes: Axes, across: Across, metric: str, marks: Sequence[_Mark]) -> N
     axes.tick_params(axis="x", labelsize=8)
     axes.set_xlim(*_limits(marks))
     style.light_grid(axes, "x")
-
-
-def _is_exact(metric: str) -> bool:
-    return metric.startswith("kv.")
 
 
 def _limits(marks: Sequence[_Mark]) -> tuple[float, float]:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import units
-from harness.analysis.across import HOW_ENDED, Across, PairedLoad, StoredRun
+from harness.analysis.across import HOW_ENDED, Across, LoadAcross, StoredRun
 from harness.analysis.gate import Check, Gate
 from harness.analysis.results import Cell, Row
+from harness.analysis.rows import EXACT
 from harness.analysis.scoreboard import device_name
 from harness.analysis.unlike import Difference
 from harness.report import tables
@@ -130,9 +131,10 @@ def across_text(across: Across, gate: Gate | None = None) -> AcrossText:
 # ── the opening ─────────────────────────────────────────────────────────────────────────────
 
 
-def _lead(run: StoredRun, compared: Sequence[PairedLoad]) -> str:
+def _lead(run: StoredRun, compared: Sequence[LoadAcross]) -> str:
     """How throughput stands, counted over all pairs: the figure that a regression is sought in."""
-    cells = [cell for load in compared if (cell := _cell_of(load, "output_throughput", run.label))]
+    found = (load.comparison for load in compared)
+    cells = [c for x in found if x and (c := x.cell("output_throughput", run.label)) is not None]
     if not cells:
         return f"Run {run.label} has no trial in common with run A."
     counts: dict[str, int] = {}
@@ -140,10 +142,10 @@ def _lead(run: StoredRun, compared: Sequence[PairedLoad]) -> str:
         word = _shown(cell)
         counts[word] = counts.get(word, 0) + 1
     told = ", ".join(f"{word} in {count}" for word, count in counts.items())
-    noun = "pair" if len(cells) == 1 else "pairs"
+    pairs = units.counted(len(cells), "pair")
     return (
-        f"Run {run.label} against run A: output throughput is compared in {len(cells)} {noun} of "
-        f"variant and load: {told}."
+        f"Run {run.label} against run A: output throughput is compared in {pairs} of variant and "
+        f"load: {told}."
     )
 
 
@@ -155,12 +157,7 @@ def _shown(cell: Cell) -> str:
     return "unknown" if cell.effect in (None, "unknown") else str(cell.effect)
 
 
-def _cell_of(load: PairedLoad, metric: str, label: str) -> Cell | None:
-    row = load.comparison.row(metric) if load.comparison is not None else None
-    return row.cell(label) if row is not None else None
-
-
-def _points(compared: Sequence[PairedLoad]) -> tuple[str, ...]:
+def _points(compared: Sequence[LoadAcross]) -> tuple[str, ...]:
     # What the engine grants is the same under every load: told once per variant.
     found = tuple(dict.fromkeys(_effects(compared)))
     rest = len(found) - MAX_POINTS
@@ -170,7 +167,7 @@ def _points(compared: Sequence[PairedLoad]) -> tuple[str, ...]:
     )
 
 
-def _effects(compared: Sequence[PairedLoad]) -> Iterator[str]:
+def _effects(compared: Sequence[LoadAcross]) -> Iterator[str]:
     for metric in HEADLINE:
         for load in compared:
             row = load.comparison.row(metric) if load.comparison is not None else None
@@ -179,9 +176,8 @@ def _effects(compared: Sequence[PairedLoad]) -> Iterator[str]:
                     yield _effect(row, cell, load)
 
 
-def _effect(row: Row, cell: Cell, load: PairedLoad) -> str:
-    granted = row.metric.startswith("kv.")
-    where = load.variant if granted else f"{load.variant} · {load.workload_label}"
+def _effect(row: Row, cell: Cell, load: LoadAcross) -> str:
+    where = load.variant if row.metric in EXACT else f"{load.variant} · {load.workload_label}"
     label = tables.LABELS.get(row.metric, row.label)
     ratio = tables.ratio_text(cell.ratio, cell.interval)
     return f"{cell.variant}, {where}: {label} {ratio}, {tables.effect_text(cell)[0]}"
@@ -276,7 +272,7 @@ def change_text(check: Check) -> str:
 # ── one variant under one load ──────────────────────────────────────────────────────────────
 
 
-def _pair(load: PairedLoad) -> PairText:
+def _pair(load: LoadAcross) -> PairText:
     made = tables.table(load.comparison) if load.comparison is not None else None
     return PairText(
         variant=load.variant,
@@ -287,7 +283,7 @@ def _pair(load: PairedLoad) -> PairText:
     )
 
 
-def _ends(load: PairedLoad) -> Iterator[str]:
+def _ends(load: LoadAcross) -> Iterator[str]:
     for side in load.sides:
         if not side.planned:
             yield f"{side.run}: not part of this run"
@@ -297,7 +293,7 @@ def _ends(load: PairedLoad) -> Iterator[str]:
         yield f"{side.run}: {told or 'never begun'}" + (f" ({why})" if why else "")
 
 
-def _method(load: PairedLoad) -> str:
+def _method(load: LoadAcross) -> str:
     if load.comparison is None:
         return "not compared: the baseline run or every other one left no trial of it"
     kinds = {load.estimates[label] for label in load.comparison.variants if label in load.estimates}

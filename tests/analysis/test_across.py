@@ -100,6 +100,10 @@ def test_unlike_runs_are_compared_if_it_is_insisted_and_the_page_must_say_so() -
     across = compare_runs([A, other], force_unlike=True)
     assert across.forced == ("model",)
     assert across.cautions[0].code == "unlike"
+    assert "asked for: their model differs;" in across.cautions[0].text
+    loads = runs.in_scenario(B, workloads=[{**runs.SMALL, "warmup_requests": 99}])
+    with pytest.raises(InputError, match="their workloads differ, so"):
+        compare_runs([A, loads])
 
 
 def test_of_two_profiles_what_is_granted_is_compared_and_every_figure_of_a_load_withheld() -> None:

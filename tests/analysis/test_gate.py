@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from harness.analysis.across import Across, compare_runs
-from harness.analysis.gate import NAMES, Check, Gate, judge, parse_rule
+from harness.analysis.gate import NAMES, Check, Gate, decide, parse_rule
 from harness.errors import InputError
 from harness.record import GrantedKv, TrialRecord
 from tests import records
@@ -21,7 +21,7 @@ MORE_BYTES = "kv_bytes_per_token>+0%"
 
 
 def gate(stored: Sequence[Stored], *rules: str, variant: str | None = None) -> Gate:
-    return judge(
+    return decide(
         compare_runs(stored),
         [parse_rule(rule) for rule in rules],
         variants=() if variant is None else (variant,),
@@ -202,7 +202,7 @@ def test_a_new_variant_has_not_regressed_and_one_that_is_gone_may_have() -> None
 def test_loads_that_are_unlike_and_forced_do_not_count() -> None:
     other = records.bench(3, workloads=(runs.SMALL, runs.TIGHT))
     across = compare_runs([other, B], force_unlike=True)
-    found = judge(across, [parse_rule("output_throughput<-50%")])
+    found = decide(across, [parse_rule("output_throughput<-50%")])
     assert [c.verdict for c in found.checks] == ["pass", "not applicable"] * 2
 
 
@@ -261,7 +261,7 @@ def _two_loads() -> Across:
 
 
 def test_a_rule_is_put_to_every_variant_load_and_later_run_and_names_each() -> None:
-    found = judge(_two_loads(), [parse_rule(SLOWER), parse_rule(MORE_BYTES)])
+    found = decide(_two_loads(), [parse_rule(SLOWER), parse_rule(MORE_BYTES)])
     assert len(found.checks) == 2 * 2 * 2 * 2
     named = {(c.rule.text, c.variant, c.workload_label, c.run) for c in found.checks}
     assert len(named) == 16
@@ -271,10 +271,10 @@ def test_a_rule_is_put_to_every_variant_load_and_later_run_and_names_each() -> N
 
 def test_a_gate_can_be_narrowed_to_variants_and_loads() -> None:
     rules = [parse_rule(SLOWER)]
-    found = judge(_two_loads(), rules, variants=["fp8"], loads=["kv-bound"])
+    found = decide(_two_loads(), rules, variants=["fp8"], loads=["kv-bound"])
     assert {(c.variant, c.workload_label[:8]) for c in found.checks} == {("fp8", "kv-bound")}
     label = _two_loads().loads[0].workload_label
-    assert len(judge(_two_loads(), rules, loads=[label]).checks) == 4
+    assert len(decide(_two_loads(), rules, loads=[label]).checks) == 4
 
 
 @pytest.mark.parametrize(("variants", "loads"), [(["fp9"], []), ([], ["kv-bond"])])
@@ -282,7 +282,7 @@ def test_a_narrowing_that_no_run_knows_is_an_error_that_lists_what_there_is(
     variants: list[str], loads: list[str]
 ) -> None:
     with pytest.raises(InputError, match="did you mean") as caught:
-        judge(_two_loads(), [parse_rule(SLOWER)], variants=variants, loads=loads)
+        decide(_two_loads(), [parse_rule(SLOWER)], variants=variants, loads=loads)
     assert caught.value.legal
 
 

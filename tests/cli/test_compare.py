@@ -84,7 +84,7 @@ def test_unlike_runs_exit_with_2_unless_it_is_insisted(
     put: Callable[[Stored], str], compare: Callable[..., Result]
 ) -> None:
     one, other = put(A), put(runs.in_scenario(later(), model="another/model"))
-    with pytest.raises(InputError, match="their model differ") as caught:
+    with pytest.raises(InputError, match="their model differs") as caught:
         compare(one, other)
     assert caught.value.exit_code == 2
     done = compare(one, other, "--force-unlike")

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from harness.analysis.across import Across, compare_runs
-from harness.analysis.gate import Gate, judge, parse_rule
+from harness.analysis.gate import Gate, decide, parse_rule
 from harness.errors import StoreError
 from harness.report.across import page_folder, print_across, write_page
 from harness.report.across_text import across_text
@@ -23,7 +23,7 @@ HOSTILE = "<script>alert(1)</script>\x1b[2J"
 
 
 def gated(across: Across, *rules: str) -> Gate:
-    return judge(across, [parse_rule(rule) for rule in rules or ("output_throughput<-5%",)])
+    return decide(across, [parse_rule(rule) for rule in rules or ("output_throughput<-5%",)])
 
 
 def page_of(across: Across, gate: Gate | None, folder: Path) -> str:

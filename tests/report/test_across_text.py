@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.analysis.across import compare_runs
-from harness.analysis.gate import judge, parse_rule
+from harness.analysis.gate import decide, parse_rule
 from harness.record import TrialRecord
 from harness.report.across_text import AcrossText, across_text, change_text
 from tests import records
@@ -16,7 +16,7 @@ B = runs.again(A)
 
 def told(*stored: Stored, rules: tuple[str, ...] = (), force: bool = False) -> AcrossText:
     across = compare_runs(stored, force_unlike=force)
-    gate = judge(across, [parse_rule(rule) for rule in rules]) if rules else None
+    gate = decide(across, [parse_rule(rule) for rule in rules]) if rules else None
     return across_text(across, gate)
 
 
@@ -91,11 +91,13 @@ def test_the_gate_s_checks_come_with_the_gravest_first() -> None:
 
 
 def test_a_change_is_written_with_its_interval_or_as_one_figure_where_there_is_no_spread() -> None:
-    slower = judge(
+    slower = decide(
         compare_runs([A, runs.all_slower(A, 2.0)]), [parse_rule("output_throughput<-5%")]
     )
     assert change_text(slower.checks[0]) == "-50.0 %"
-    apart = judge(compare_runs([A, runs.all_slower(B, 2.0)]), [parse_rule("output_throughput<-5%")])
+    apart = decide(
+        compare_runs([A, runs.all_slower(B, 2.0)]), [parse_rule("output_throughput<-5%")]
+    )
     assert change_text(apart.checks[0]).startswith("-50.0 % [-5")
 
 

@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from harness.analysis.across import compare_runs
-from harness.analysis.gate import judge, parse_rule
+from harness.analysis.gate import decide, parse_rule
 from harness.record import TrialRecord
 from harness.report.across_text import across_text
 from harness.report.markdown import MAX_CHARACTERS, _table, code, markdown
@@ -25,7 +25,7 @@ HOSTILE = (
 
 def written(*stored: Stored, rules: tuple[str, ...] = (), force: bool = False) -> str:
     across = compare_runs(stored, force_unlike=force)
-    gate = judge(across, [parse_rule(rule) for rule in rules]) if rules else None
+    gate = decide(across, [parse_rule(rule) for rule in rules]) if rules else None
     return markdown(across_text(across, gate))
 
 
