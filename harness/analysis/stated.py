@@ -9,10 +9,8 @@ covered: budgets that the engine was to choose.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from harness.record import BenchRecord, Run
+from harness.scenario.schema import stored_settings
 from harness.specs.model import ModelSpec
 from harness.theory.capacity import kv_memory_for_tokens
 from harness.theory.settings import EngineSettings
@@ -23,9 +21,8 @@ _FLAG = "kv_cache_memory_bytes"
 
 def stated_env(bench: BenchRecord, run: Run) -> dict[str, str]:
     """The environment that the variant asks for, by the run's own scenario."""
-    variant = _mapping(_mapping(bench.scenario.get("variants")).get(run.trial.variant))
-    both = {**_mapping(bench.scenario.get("env")), **_mapping(variant.get("env"))}
-    return {str(name): str(value) for name, value in both.items()}
+    _, env = stored_settings(bench.scenario, run.trial.variant)
+    return env
 
 
 def stated_pool(
@@ -41,7 +38,3 @@ def stated_pool(
     if mode == "equal_tokens" and bench.kv_budget_tokens is not None:
         return kv_memory_for_tokens(model, settings, bench.kv_budget_tokens)
     return None
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

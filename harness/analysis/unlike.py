@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.record import BenchRecord, Environment, Run, TrialRecord
-from harness.scenario.schema import workload_label
+from harness.scenario.schema import stored_settings, workload_label
 
 #: Runs that differ in one of these measure different things.
 REFUSED = ("profile", "engine", "model", "workloads")
@@ -198,8 +198,7 @@ def _told_once(
 def _settings(bench: BenchRecord, variant: str) -> Facts:
     """What the scenario asks of a variant's server."""
     given = _variants(bench)[variant]
-    flags = {**(bench.scenario.get("server") or {}), **(given.get("flags") or {})}
-    env = {**(bench.scenario.get("env") or {}), **(given.get("env") or {})}
+    flags, env = stored_settings(bench.scenario, variant)
     return {**_flat("flags", flags), **_flat("env", env), "emulate": given.get("emulate")}
 
 

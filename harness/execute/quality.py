@@ -19,7 +19,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from harness.analysis.quality import writes_no_text
 from harness.errors import EngineError, InputError, NotFound
@@ -143,12 +143,8 @@ def _self_judge_due(records: QualityRecords, scenario: Scenario, *, last: bool) 
         if p.head.kind == "variant" and p.head.status == "sealed"
     }
     expected = {name for name in scenario.served if name != scenario.baseline}
-    expected -= {name for name in expected if writes_no_text(_flags(scenario, name))}
+    expected -= {name for name in expected if writes_no_text(scenario.flags_of(name))}
     return bool(answered) and (last or answered == expected)
-
-
-def _flags(scenario: Scenario, variant: str) -> dict[str, Any]:
-    return {**scenario.server, **scenario.variants[variant].flags}
 
 
 def play_due(
@@ -331,12 +327,9 @@ def scoring_of(scenario: Scenario, variant: str) -> Literal["prefill", "behind"]
     probabilities: their tails are scored by decoding them, if the server was given the means;
     otherwise (None) they are not scored, since that would show full attention's.
     """
-    given = scenario.variants.get(variant)
-    flags = {**scenario.server, **(given.flags if given is not None else {})}
-    env = {**scenario.env, **(given.env if given is not None else {})}
-    if not isinstance(rule_from_env(env), SnapKvRule):
+    if not isinstance(rule_from_env(scenario.env_of(variant)), SnapKvRule):
         return "prefill"
-    processors = flags.get("logits_processors")
+    processors = scenario.flags_of(variant).get("logits_processors")
     return "behind" if isinstance(processors, list) and FORCED in processors else None
 
 

@@ -98,8 +98,7 @@ def _trial(
 ) -> Trial:
     variant = scenario.variants[name]
     press = variant.kvpress
-    flags: Flags = {**scenario.server, **variant.flags}
-    env = {**scenario.env, **variant.env}
+    flags, env = scenario.flags_of(name), scenario.env_of(name)
     kind: Literal["vllm", "reference", "kvpress"] = scenario.engine
     if press is not None:
         # None of the servers' settings reach it.

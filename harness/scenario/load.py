@@ -433,8 +433,8 @@ def _check_quality(scenario: Scenario, spot: _Spot) -> None:
     asked = quality.context_tokens or scenario.workloads[0].context_tokens
     needles = quality.needles.context_tokens if quality.needles is not None else ()
     longest = max(asked + quality.answer_tokens, *(n + NEEDLE_ANSWER_TOKENS for n in needles), 0)
-    for name, variant in scenario.variants.items():
-        flags = {**scenario.server, **variant.flags}
+    for name in scenario.variants:
+        flags = scenario.flags_of(name)
         limit = flags.get("max_model_len")
         if isinstance(limit, int) and not isinstance(limit, bool) and longest > limit:
             raise spot.fail(
@@ -491,8 +491,8 @@ def _check_distinct_workloads(scenario: Scenario, spot: _Spot, origins: Sequence
 
 
 def _check_lengths(scenario: Scenario, spot: _Spot, origins: Sequence[int]) -> None:
-    for name, variant in scenario.variants.items():
-        limit = {**scenario.server, **variant.flags}.get("max_model_len")
+    for name in scenario.variants:
+        limit = scenario.flags_of(name).get("max_model_len")
         if not isinstance(limit, int) or isinstance(limit, bool):
             continue
         for index, workload in enumerate(scenario.workloads):

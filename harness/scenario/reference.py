@@ -56,8 +56,8 @@ def reference_faults(scenario: Scenario) -> Iterator[tuple[str, KeyPath, list[st
         if any(getattr(workload, shape) is not None for shape in SHAPES):
             fault = f"the reference engine keeps nothing between requests: no {', '.join(SHAPES)}"
             yield fault, ("workloads", index), None
-    for name, variant in scenario.variants.items():
-        yield from _variant_faults(scenario, name, {**scenario.server, **variant.flags})
+    for name in scenario.variants:
+        yield from _variant_faults(scenario, name, scenario.flags_of(name))
 
 
 def _variant_faults(

@@ -484,6 +484,23 @@ def _one_line(name: str) -> str:
 Name = Annotated[str, Field(max_length=100), AfterValidator(_one_line)]
 
 
+def stored_settings(
+    scenario: Mapping[str, Any], variant: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """A variant's flags and environment as a stored scenario has them (``flags_of``, ``env_of``).
+
+    What is missing or no table, as in a record that was edited, sets nothing.
+    """
+    own = _table(_table(scenario.get("variants")).get(variant))
+    flags = {**_table(scenario.get("server")), **_table(own.get("flags"))}
+    env = {**_table(scenario.get("env")), **_table(own.get("env"))}
+    return flags, {str(name): str(value) for name, value in env.items()}
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
 class Scenario(Strict):
     """A scenario resolved for one profile: everything that decides which trials are run.
 
@@ -519,6 +536,16 @@ class Scenario(Strict):
     def served(self) -> tuple[str, ...]:
         """The variants that a server is asked about: all but those of kvpress."""
         return tuple(name for name, each in self.variants.items() if each.kvpress is None)
+
+    def flags_of(self, variant: str) -> Flags:
+        """The flags of a variant's server: its own over those of all."""
+        own = self.variants.get(variant)
+        return {**self.server, **(own.flags if own is not None else {})}
+
+    def env_of(self, variant: str) -> dict[str, str]:
+        """The environment of a variant's server: its own over that of all."""
+        own = self.variants.get(variant)
+        return {**self.env, **(own.env if own is not None else {})}
 
     @property
     def kv_budget_bytes(self) -> Bytes | None:

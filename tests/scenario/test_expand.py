@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.scenario import Scenario, expand, launch_groups, server_command_flags
+from harness.scenario.schema import stored_settings
 
 
 def scenario(**changes: object) -> Scenario:
@@ -83,3 +84,25 @@ def test_flags_become_the_command_line_mechanically() -> None:
 def test_a_variant_can_take_back_what_the_server_sets() -> None:
     trials = expand(scenario(variants={"a": {"max_model_len": None}, "b": {}}))
     assert server_command_flags(trials[0].flags) == ()
+
+
+def test_a_variant_s_settings_lie_over_those_of_all_and_are_read_back_from_a_record() -> None:
+    made = scenario(
+        server={"max_model_len": 100, "dtype": "auto"},
+        env={"A": "1", "B": "1"},
+        variants={"a": {}, "b": {"dtype": "half", "env": {"B": "2"}}},
+    )
+    assert made.flags_of("b") == {"max_model_len": 100, "dtype": "half"}
+    assert made.env_of("b") == {"A": "1", "B": "2"}
+    assert (made.flags_of("a"), made.env_of("a")) == (made.server, made.env)
+    stored = made.model_dump(mode="json", by_alias=True)
+    for name in made.variants:
+        assert stored_settings(stored, name) == (made.flags_of(name), made.env_of(name))
+    trial = next(trial for trial in expand(made) if trial.variant == "b")
+    assert (trial.flags, trial.env) == (made.flags_of("b"), made.env_of("b"))
+
+
+def test_a_record_that_was_edited_sets_nothing_where_it_holds_no_table() -> None:
+    stored = {"server": None, "env": [1], "variants": {"a": {"flags": 3, "env": {"B": 2}}}}
+    assert stored_settings(stored, "a") == ({}, {"B": "2"})
+    assert stored_settings({}, "a") == ({}, {})
