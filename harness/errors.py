@@ -22,7 +22,7 @@ Anything that is not a :class:`KvbenchError` is a bug and may show its stack tra
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -50,6 +50,11 @@ class KvbenchError(Exception):
         self.legal = tuple(legal) if legal is not None else None
         self.next_move = next_move
         self.evidence = evidence
+
+    @property
+    def told(self) -> str:
+        """What and its evidence, as the reason of a trial is stored."""
+        return f"{self.what}: {self.evidence}" if self.evidence else self.what
 
     def __str__(self) -> str:
         lines = [f"{self.where}: {self.what}" if self.where else self.what]
@@ -136,3 +141,10 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str | None:
     """Return a suggestion such as ``did you mean 'concurrency'?``, or None if nothing is near."""
     near = get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else None
+
+
+def every_one_failed(noun: str, errors: Sequence[str], asked: int) -> str | None:
+    """Why nothing came of ``asked`` requests that left these errors; None if one came through."""
+    if asked == 0 or len(errors) < asked:
+        return None
+    return f"every {noun} failed; the first said: {errors[0]}"

@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.clock import Clock
+from harness.errors import every_one_failed
 from harness.load import LoadProgress, Target, play
 from harness.load.silence import Silence
 from harness.record import (
@@ -46,8 +47,7 @@ VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 class Endpoint:
     """Where a trial is played: the server's addresses, its process if it is ours, its log.
 
-    ``death`` tells why the server is gone (None while it lives); ``given_up`` holds why it is
-    not asked any more though it lives.
+    ``death`` tells why the server is gone, None while it lives.
     """
 
     root_url: str
@@ -55,11 +55,6 @@ class Endpoint:
     pid: int | None
     log_path: Path | None
     death: Callable[[], str | None]
-    given_up: list[str] = field(default_factory=list)
-
-    def lost(self) -> str | None:
-        """Why nothing more can be asked of this server; None while it can."""
-        return self.death() or (self.given_up[0] if self.given_up else None)
 
 
 def sources_for(
@@ -89,12 +84,12 @@ def run_trial(
     concurrency: int | None,
     load_workers: int = 1,
     on_progress: ProgressSink = lambda _progress, _kv_usage: None,
-) -> Run:
-    """Play one trial and seal it; returns what was written.
+) -> tuple[Run, str | None]:
+    """Play one trial and seal it; returns what was written, and why the server is given up.
 
     A server that dies makes the trial ``failed`` with the end of its log, and so does one that is
-    up but answers nothing, which is then noted in ``endpoint.given_up``. KeyboardInterrupt seals
-    the trial as failed, too, and goes on up.
+    up but answers nothing: it is given up. KeyboardInterrupt seals the trial as failed, too, and
+    goes on up.
 
     Raises:
         StoreError: results can't be written.
@@ -102,9 +97,10 @@ def run_trial(
     load = _ServerLoad(endpoint, plan, concurrency, load_workers, on_progress)
     sources = sources_for(endpoint, environment, server.env.get(VISIBLE_DEVICES))
     started = begin(facts, environment, server)
-    return record_trial(
+    run = record_trial(
         run_folder, started, endpoint.log_path, sources, load.play, on_sample=load.see
     )
+    return run, load.given_up
 
 
 def begin(facts: TrialFacts, environment: Environment, server: ServerFacts) -> Run:
@@ -138,6 +134,8 @@ def record_trial(
     on_sample: Callable[[Sample], None] = lambda _sample: None,
 ) -> Run:
     """Open a trial's record, play ``load`` under telemetry, seal it; the sources are closed.
+
+    Without sources nothing is sampled, and the record says nothing of a sampler.
 
     Raises:
         StoreError: results can't be written.
@@ -176,8 +174,8 @@ def _under_telemetry(
         reason=played.failure,
         load_start_s=played.start_s,
         load_end_s=played.end_s,
-        sampler_cpu_share=sampler.cpu_share,
-        sampler_interval_s=sampler.interval_s,
+        sampler_cpu_share=sampler.cpu_share if sources else None,
+        sampler_interval_s=sampler.interval_s if sources else None,
         sampler_problems=tuple(
             f"{problem.source}: {problem.count} readings failed; first: {problem.first_message}"
             for problem in sampler.problems
@@ -195,6 +193,7 @@ class _ServerLoad:
     load_workers: int
     on_progress: ProgressSink
     kv_usage: float | None = None
+    given_up: str | None = None
 
     def see(self, sample: Sample) -> None:
         """Take note of the KV gauge, for the progress line."""
@@ -227,18 +226,14 @@ class _ServerLoad:
             should_stop=lambda: self.endpoint.death() or silence.reason,
             load_workers=self.load_workers,
         )
-        if silence.reason is not None:
-            self.endpoint.given_up.append(silence.reason)
+        self.given_up = silence.reason
         failure = outcome.stopped_early or silence.reason or all_failed(errors, self.plan)
         return Played(outcome.load_start_s, outcome.load_end_s, failure)
 
 
 def all_failed(errors: Sequence[str], plan: Sequence[PlannedRequest]) -> str | None:
     """Why a load counts as failed of which every measured request did; None if one did not."""
-    measured = sum(request.phase == "measured" for request in plan)
-    if measured == 0 or len(errors) < measured:
-        return None
-    return f"every request failed; the first said: {errors[0]}"
+    return every_one_failed("request", errors, sum(r.phase == "measured" for r in plan))
 
 
 def link_log(source: Path | None, place: Path) -> None:

@@ -34,3 +34,18 @@ def test_bad_input_is_exit_2_and_all_else_exit_1() -> None:
 def test_suggestions_are_made_only_for_what_is_near() -> None:
     assert errors.did_you_mean("repeat", ["repeats", "seed"]) == "did you mean 'repeats'?"
     assert errors.did_you_mean("zzz", ["repeats", "seed"]) is None
+
+
+def test_a_stored_reason_is_what_happened_with_its_evidence_if_there_is_any() -> None:
+    assert errors.KvbenchError("it ended", where="a.log").told == "it ended"
+    assert errors.KvbenchError("it ended", where="a.log", evidence="out of memory").told == (
+        "it ended: out of memory"
+    )
+
+
+def test_only_if_nothing_came_through_is_a_load_failed() -> None:
+    assert errors.every_one_failed("request", ["refused", "reset"], 2) == (
+        "every request failed; the first said: refused"
+    )
+    assert errors.every_one_failed("request", ["refused"], 2) is None
+    assert errors.every_one_failed("request", [], 0) is None

@@ -350,8 +350,8 @@ def _run_launched(
             death=server.death,
         )
         with _client_cores(read_log(log_path), bench.progress):
-            _play_all(bench, group, first, trials, facts, endpoint, extra)
-            _ask(bench, trial, facts, endpoint)
+            given_up = _play_all(bench, group, first, trials, facts, endpoint, extra)
+            _ask(bench, trial, facts, endpoint, given_up)
     finally:
         bench.progress.stopping()
         bench.stop_s += server.stop() + _await_memory(bench, trial)
@@ -449,11 +449,10 @@ def _run_pressed(bench: _Bench, group: Sequence[Trial], first: int, trials: int)
 
 def _no_kvpress(bench: _Bench, group: Sequence[Trial], error: KvbenchError, log_path: Path) -> None:
     skipped = isinstance(error, EngineMissing)
-    reason = f"{error.what}: {error.evidence}" if error.evidence else error.what
     if skipped:
-        bench.final_failures.update({trial.variant: (True, reason) for trial in group})
+        bench.final_failures.update({trial.variant: (True, error.told) for trial in group})
     log = log_path if log_path.exists() else None
-    _give_up(bench, group, reason, skipped=skipped, log=log)
+    _give_up(bench, group, error.told, skipped=skipped, log=log)
 
 
 def _press(bench: _Bench, trial: Trial, engine: KvpressEngine) -> None:
@@ -549,8 +548,8 @@ def _run_attached(
         log_path=None,
         death=lambda: None,
     )
-    _play_all(bench, group, first, trials, facts, endpoint, {})
-    _ask(bench, trial, facts, endpoint)
+    given_up = _play_all(bench, group, first, trials, facts, endpoint, {})
+    _ask(bench, trial, facts, endpoint, given_up)
 
 
 def _play_all(
@@ -561,12 +560,14 @@ def _play_all(
     facts: ServerFacts,
     endpoint: Endpoint,
     extra: dict[str, Any],
-) -> None:
+) -> str | None:
+    """Play one trial after the other; returns why the server was given up, if it was."""
+    given_up: str | None = None
     for offset, trial in enumerate(group, start=1):
-        lost = endpoint.lost()
-        if lost is not None:
-            how = "was given up" if endpoint.given_up else "died"
-            reason = f"the server {how} in an earlier trial: {lost}"
+        dead = endpoint.death()
+        if dead is not None or given_up is not None:
+            how = "died" if given_up is None else "was given up"
+            reason = f"the server {how} in an earlier trial: {given_up or dead}"
             _give_up(bench, [trial], reason, skipped=False, facts=facts, log=endpoint.log_path)
             continue
         bench.progress.trial(trial, first + offset, trials)
@@ -574,7 +575,7 @@ def _play_all(
         record = trial_facts(trial, bench.scenario, bench.models[trial.model], extra)
         requests = plan(trial, token_range(record.model_config))
         try:
-            run = run_trial(
+            run, given_up = run_trial(
                 bench.folder,
                 record,
                 bench.environment,
@@ -589,14 +590,17 @@ def _play_all(
             bench.load_s += time.monotonic() - began
         if run.status != "sealed":
             bench.progress.unplayed(trial, run.status, run.reason or "")
+    return given_up
 
 
-def _ask(bench: _Bench, trial: Trial, facts: ServerFacts, endpoint: Endpoint) -> None:
+def _ask(
+    bench: _Bench, trial: Trial, facts: ServerFacts, endpoint: Endpoint, given_up: str | None
+) -> None:
     """Put the questions about answer quality that are due to a server whose load is over."""
-    if endpoint.given_up:
-        bench.progress.warn(f"{trial.variant} is not asked about quality: {endpoint.given_up[0]}")
+    if given_up is not None:
+        bench.progress.warn(f"{trial.variant} is not asked about quality: {given_up}")
         return
-    server = quality.Server(endpoint.target, endpoint.lost, facts.log_warnings)
+    server = quality.Server(endpoint.target, endpoint.death, facts.log_warnings)
     bench.quality_s += quality.play_due(bench.folder, bench.scenario, trial, server, bench.progress)
 
 
@@ -605,10 +609,10 @@ def _start_failed(
 ) -> None:
     kind = error.kind if isinstance(error, ServerStartError) else "flag"
     skipped = kind == "unsupported"
-    reason = f"{error.what}: {error.evidence}" if error.evidence else error.what
     if kind in _FINAL_KINDS:
-        bench.final_failures[group[0].variant] = (skipped, reason)
-    _give_up(bench, group, reason, skipped=skipped, log=log_path if log_path.exists() else None)
+        bench.final_failures[group[0].variant] = (skipped, error.told)
+    log = log_path if log_path.exists() else None
+    _give_up(bench, group, error.told, skipped=skipped, log=log)
     if isinstance(error, EngineMissing):
         raise error
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.analysis.compare import NO_POOL
 from harness.engines import kvpress, models, reference, vllm
 from harness.errors import ModelConfigError
 from harness.execute import pressing
@@ -90,11 +91,10 @@ def _planned(
     scenario: Scenario, trial: Trial, model: models.ResolvedModel | None, budget: Budget
 ) -> PlannedTrial:
     if trial.engine == "reference":
-        why = "transformers keeps no pool of blocks"
-        return PlannedTrial(trial, reference.command(), None, why)
+        return PlannedTrial(trial, reference.command(), None, NO_POOL)
     if trial.engine == "kvpress":
         refused = pressing.refusal(scenario)
-        why = f"will be skipped: {refused}" if refused else "transformers keeps no pool of blocks"
+        why = f"will be skipped: {refused}" if refused else NO_POOL
         return PlannedTrial(trial, kvpress.command(), None, why)
     spec, reason = _model(trial, model)
     extra = _extra_flags(scenario, trial, spec, budget)

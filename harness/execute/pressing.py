@@ -11,7 +11,6 @@ Not covered: speed and answers of its own. It keeps off every axis of the server
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from pathlib import Path
 from harness.clock import Clock
 from harness.engines import kvpress
 from harness.engines.kvpress import Asked, KvpressEngine, Pressed
-from harness.errors import ServerDied
+from harness.errors import ServerDied, every_one_failed
 from harness.execute.progress import Progress
 from harness.execute.quality import REFERENCE, pass_id
 from harness.record import (
@@ -36,7 +35,7 @@ from harness.record import (
     ServerFacts,
     TrialFacts,
 )
-from harness.run import link_log
+from harness.run import Played, begin, record_trial
 from harness.scenario import Scenario, tail_start
 from harness.shell import relative_to_here, with_tilde
 from harness.store import TrialFolder, read_quality, scores_file, write_pass
@@ -125,42 +124,31 @@ def run_pressed_trial(
     Raises:
         StoreError: results can't be written.
     """
-    started = Run(
-        schema_version=SCHEMA_VERSION,
-        trial=trial,
-        environment=environment,
-        status="started",
-        server=server_facts(engine, str(trial.server_flags.get("press"))),
-        zero_unix_s=time.time(),
-    )
-    with TrialFolder(run_folder, started) as folder:
-        link_log(engine.log_path, folder.log_path)
-        played = _Played(run_folder, folder, engine, trial, timeout_s)
-        try:
-            failure = played.play(texts(read_quality(run_folder)), progress)
-        except KeyboardInterrupt:
-            folder.seal_with(status="failed", reason="interrupted by the user")
-            raise
-        return folder.seal_with(
-            status="failed" if failure else "sealed",
-            reason=failure,
-            load_start_s=0.0,
-            load_end_s=played.clock.now(),
-        )
+    facts = server_facts(engine, str(trial.server_flags.get("press")))
+
+    def load(folder: TrialFolder, clock: Clock) -> Played:
+        policy = _Policy(run_folder, folder, clock, engine, trial, timeout_s)
+        failure = policy.play(texts(read_quality(run_folder)), progress)
+        return Played(0.0, clock.now(), failure)
+
+    # Nothing is sampled: speed and memory over time are none of its figures.
+    started = begin(trial, environment, facts)
+    return record_trial(run_folder, started, engine.log_path, (), load)
 
 
-class _Played:
+class _Policy:
     """One policy under way: what was asked, and where it is written."""
 
     def __init__(
         self,
         run_folder: Path,
         folder: TrialFolder,
+        clock: Clock,
         engine: KvpressEngine,
         trial: TrialFacts,
         timeout_s: Seconds,
     ) -> None:
-        self.clock = Clock()
+        self._clock = clock
         self._run_folder = run_folder
         self._folder = folder
         self._engine = engine
@@ -180,14 +168,13 @@ class _Played:
                 self._one(text)
                 progress.quality(f"kvpress, {self._trial.variant}", done, len(asked))
         except ServerDied as error:
-            reason: str | None = f"{error.what}: {error.evidence}" if error.evidence else error.what
+            reason: str | None = error.told
         else:
-            every = len(self._errors) == len(asked)
-            reason = f"every prompt failed; the first said: {self._errors[0]}" if every else None
+            reason = every_one_failed("prompt", self._errors, len(asked))
         status: PassStatus = "sealed" if reason is None else "failed"
         write_pass(
             self._run_folder,
-            replace(head, status=status, reason=reason, wall_s=self.clock.now()),
+            replace(head, status=status, reason=reason, wall_s=self._clock.now()),
         )
         return reason
 
@@ -207,7 +194,7 @@ class _Played:
         return head
 
     def _one(self, text: Text) -> None:
-        sent_s = self.clock.now()
+        sent_s = self._clock.now()
         flags = self._trial.server_flags
         found = self._engine.score(
             Asked(
@@ -224,7 +211,7 @@ class _Played:
         self._errors += [error] if error is not None else []
         if not isinstance(found, str):
             self._folder.append_sample(
-                CacheSample(self.clock.now(), text.index, found.kept_tokens, found.cache_bytes)
+                CacheSample(self._clock.now(), text.index, found.kept_tokens, found.cache_bytes)
             )
         self._folder.append_request(
             RequestRecord(
@@ -234,7 +221,7 @@ class _Played:
                 output_tokens_planned=len(text.tokens) - text.prefill,
                 planned_send_s=sent_s,
                 sent_s=sent_s,
-                finished_s=self.clock.now(),
+                finished_s=self._clock.now(),
                 prompt_tokens=text.prefill,
                 error=error,
             )

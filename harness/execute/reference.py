@@ -132,8 +132,7 @@ class _Player:
             try:
                 self._play_one(request, folder, clock)
             except ServerDied as error:
-                failure = f"{error.what}: {error.evidence}" if error.evidence else error.what
-                return Played(start_s, end_s, failure)
+                return Played(start_s, end_s, error.told)
             end_s = clock.now() if start_s is not None else None
         return Played(start_s, end_s, all_failed(self._errors, self._plan))
 

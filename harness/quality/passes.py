@@ -16,6 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
+from harness.errors import every_one_failed
 from harness.quality.client import EngineClient
 from harness.record import QualityAnswer, QualityPrompt, QualityScore
 from harness.units import Tokens
@@ -120,6 +121,4 @@ def _play(
             asking.progress(finished, len(items))
             if (dead := asking.death()) is not None:
                 return f"the server died: {dead}"
-    if items and len(errors) == len(items):
-        return f"every request failed; the first said: {errors[0]}"
-    return None
+    return every_one_failed("request", errors, len(items))

@@ -148,6 +148,38 @@ def test_a_policy_leaves_a_sealed_trial_and_a_pass_of_its_own(
     assert passes["variant-half"].scores[0].logprobs != passes["variant-bare"].scores[0].logprobs
 
 
+def test_a_trial_in_which_nothing_is_sampled_says_nothing_of_a_sampler(
+    tmp_path: Path, engine: KvpressEngine
+) -> None:
+    answered(tmp_path)
+    run = pressed(tmp_path, engine)[0]
+    assert (run.sampler_cpu_share, run.sampler_interval_s, run.sampler_problems) == (None, None, ())
+    assert run.load_start_s == 0.0
+    assert run.load_end_s is not None
+    assert run.zero_unix_s is not None
+    assert (tmp_path / run.trial.trial_id / "server.log").exists()
+
+
+def test_an_interrupt_seals_the_policy_as_failed_and_goes_on_up(
+    tmp_path: Path, engine: KvpressEngine
+) -> None:
+    class Interrupts(Silent):
+        def quality(self, what: str, done: int, total: int) -> None:
+            raise KeyboardInterrupt
+
+    answered(tmp_path)
+    wanted = scenario(tmp_path, Path(engine.spec.model))
+    trial = next(trial for trial in expand(wanted) if trial.variant == "half")
+    facts = trial_facts(trial, wanted, None, {})
+    with pytest.raises(KeyboardInterrupt):
+        run_pressed_trial(
+            tmp_path, facts, describe("cpu"), engine, timeout_s=60, progress=Interrupts()
+        )
+    found = store.read_trial(tmp_path / trial.trial_id)
+    assert (found.run.status, found.run.reason) == ("failed", "interrupted by the user")
+    assert len(found.cache_samples) == 1
+
+
 def test_what_was_measured_is_read_as_bytes_and_perplexity_beside_theory(
     tmp_path: Path, engine: KvpressEngine
 ) -> None:
