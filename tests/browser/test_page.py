@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 from tests.browser.conftest import Open, Opened, lacking
 from tests.browser.pages import IMAGE, NAMES, SCRIPT, WIDE
@@ -13,13 +13,13 @@ from tests.browser.pages import IMAGE, NAMES, SCRIPT, WIDE
 FIELD = "Show rows that contain"
 
 
-def first_table(opened: Opened):  # type: ignore[no-untyped-def]
+def first_table(opened: Opened) -> Locator:
     """The requests of the first trial, unfolded."""
     opened.page.locator("details[id^=trial-]").first.evaluate("d => { d.open = true }")
     return opened.page.locator("details[id^=trial-]").first
 
 
-def figures(table, column: int) -> list[float | None]:  # type: ignore[no-untyped-def]
+def figures(table: Locator, column: int) -> list[float | None]:
     """A column's values as the rows stand; None where one is unknown."""
     script = f"rows => rows.filter(r => !r.hidden).map(r => r.cells[{column}].dataset.v ?? null)"
     values = table.locator("table.sortable tbody tr").evaluate_all(script)

@@ -98,7 +98,12 @@ def _quality(run: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _request(record: dict[str, Any]) -> dict[str, Any]:
-    return _cut(rounded(record))
+    return _cut(_rounded(record))
+
+
+def _rounded(record: dict[str, Any]) -> dict[str, Any]:
+    short: dict[str, Any] = rounded(record)
+    return short
 
 
 def _cut(record: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +111,8 @@ def _cut(record: dict[str, Any]) -> dict[str, Any]:
         key: value[:MAX_TEXT] if key in ("text", "passage", "instruction") and value else value
         for key, value in record.items()
     }
-    return scrub(kept)  # type: ignore[no-any-return]
+    clean: dict[str, Any] = scrub(kept)
+    return clean
 
 
 def _prompt(record: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +129,7 @@ def _score(record: dict[str, Any]) -> dict[str, Any]:
         short[key] = [values[at] for at in kept] if len(values) == places else values
     for key in ("top_ids", "top_logprobs"):
         short[key] = [each[:MAX_TOP] for each in short[key]]
-    return rounded(short)  # type: ignore[no-any-return]
+    return _rounded(short)
 
 
 def _samples(stored: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -41,12 +42,13 @@ def good_answers(folder: Path) -> list[tuple[str, str]]:
     return [(p.passage.strip(), said[p.index]) for p in records.prompts]
 
 
-def judged(stored: Path, tmp_path: Path, url: str, name: str) -> dict:  # type: ignore[type-arg]
+def judged(stored: Path, tmp_path: Path, url: str, name: str) -> dict[str, Any]:
     words = ["judge", str(stored), "--judge-url", url, "--judge-model", name]
     words += ["--reports", str(tmp_path), "--json"]
     found = CliRunner().invoke(build(words), words, catch_exceptions=False)
     assert found.exit_code == 0
-    return json.loads(found.stdout)  # type: ignore[no-any-return]
+    printed: dict[str, Any] = json.loads(found.stdout)
+    return printed
 
 
 def test_a_perfect_judge_passes_and_gives_the_known_verdict(

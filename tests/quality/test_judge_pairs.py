@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
 from harness.quality.judge import messages
 from harness.record import QualityPrompt
-from harness.workload.judge_pairs import degrade, questions
+from harness.workload.judge_pairs import Question, degrade, questions
 
 
 def prompt(index: int, expected: tuple[str, ...] = ()) -> QualityPrompt:
@@ -21,7 +22,7 @@ REFERENCE = {n: f"a fine answer to task number {n} in ten whole words" for n in 
 VARIANT = {n: REFERENCE[n] if n < 5 else f"{REFERENCE[n]} or so" for n in range(20)}
 
 
-def asked():  # type: ignore[no-untyped-def]
+def asked() -> tuple[Question, ...]:
     return questions(PROMPTS, REFERENCE, {"fp8": VARIANT}, seed=1)
 
 
@@ -114,7 +115,7 @@ def test_without_another_answer_swapping_becomes_shuffling() -> None:
 UNGRADED = [prompt(n) for n in range(20)]
 
 
-def kinds_of(found) -> Counter[str]:  # type: ignore[no-untyped-def, type-arg]
+def kinds_of(found: Iterable[Question]) -> Counter[str]:
     return Counter(q.pair.kind for q in found if q.order == "ab")
 
 

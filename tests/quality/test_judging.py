@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.analysis.judging import judge_outcome, net_range, preferred
+from harness.analysis.quality_results import JudgeOutcome
 from harness.record import (
     Judgement,
     JudgeRecord,
@@ -56,7 +57,7 @@ def records(same: int = 0) -> QualityRecords:
     )
 
 
-def outcome(lines: list[Judgement], same: int = 0):  # type: ignore[no-untyped-def]
+def outcome(lines: list[Judgement], same: int = 0) -> JudgeOutcome:
     return judge_outcome(JudgeRecord(HEAD, tuple(lines)), records(same))
 
 
