@@ -357,17 +357,31 @@ class TrialFolder:
             raise _cannot_write(self.path / name, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
 
-def _replace_file(path: Path, content: bytes) -> None:
-    beside = path.with_name(path.name + ".tmp")
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Put ``content`` (text as UTF-8) in the place of ``path``, whole or not at all.
+
+    It is written beside and moved; two processes may do so at once, and the later one's stays.
+
+    Raises:
+        OSError: it can't be written; what lay there is untouched, and nothing else is left.
+    """
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with beside.open("wb") as stream:
-            stream.write(content)
+            stream.write(content.encode() if isinstance(content, str) else content)
             stream.flush()
             os.fsync(stream.fileno())
         beside.replace(path)
-    except OSError as error:
+    except OSError:
         with suppress(OSError):
             beside.unlink()
+        raise
+
+
+def _replace_file(path: Path, content: bytes) -> None:
+    try:
+        write_whole(path, content)
+    except OSError as error:
         raise _cannot_write(path, error) from error
 
 

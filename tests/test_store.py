@@ -217,3 +217,25 @@ def test_a_trial_listed_twice_is_damage_not_twice_the_evidence(tmp_path: Path) -
     store.write_bench(folder, replace(BENCH, trial_ids=("a", "a")))
     with pytest.raises(StoreError, match="listed twice"):
         store.read_bench(folder)
+
+
+def test_a_file_is_replaced_whole_or_stays_as_it_was_and_nothing_is_left_beside(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "page.html"
+    store.write_whole(place, "before")
+    store.write_whole(place, b"after \xc3\xa9")
+    assert place.read_text(encoding="utf-8") == "after é"
+    # A folder is in the way of the move.
+    taken = tmp_path / "taken"
+    (taken / "inner").mkdir(parents=True)
+    with pytest.raises(OSError, match="taken"):
+        store.write_whole(taken, "text")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "taken"]
+
+
+def test_the_neighbour_of_a_replaced_file_is_not_touched(tmp_path: Path) -> None:
+    neighbour = tmp_path / "page.html.tmp"
+    neighbour.write_text("somebody's")
+    store.write_whole(tmp_path / "page.html", "text")
+    assert neighbour.read_text() == "somebody's"

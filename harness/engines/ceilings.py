@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from harness.engines import cpu_peaks
 from harness.engines.embedded import cache_root
 from harness.engines.vllm import engine_python
 from harness.record import CpuPeaks
+from harness.store import write_whole
 from harness.units import Seconds
 
 _LIMIT_S: Seconds = 120.0
@@ -54,15 +54,10 @@ def _read(file: Path) -> dict[str, object]:
 
 
 def _write(file: Path, known: dict[str, object]) -> None:
-    beside = file.with_suffix(f".{os.getpid()}.tmp")
-    try:
+    # A cache that can't be kept costs a few seconds at the next bench, and no result.
+    with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps(known, indent=2), encoding="utf-8")
-        beside.replace(file)
-    except OSError:
-        # A cache that can't be kept costs a few seconds at the next bench, and no result.
-        with contextlib.suppress(OSError):
-            beside.unlink()
+        write_whole(file, json.dumps(known, indent=2))
 
 
 def _measure() -> CpuPeaks | None:

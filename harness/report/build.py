@@ -110,9 +110,7 @@ def write_report(
     sections = drawn_sections(bench, trials, analysis, folder)
     page = html.page(bench, trials, analysis, plates, sections, run_dir=run_dir, folder=folder)
     path = folder / PAGE
-    beside = path.with_name(PAGE + ".tmp")
-    beside.write_text(page, encoding="utf-8")
-    beside.replace(path)
+    store.write_whole(path, page)
     all_plates = [*plates, *(plate for drawn in sections for plate in drawn.plates)]
     return ReportPaths(
         html=path,

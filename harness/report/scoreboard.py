@@ -18,6 +18,7 @@ from harness.errors import StoreError
 from harness.report import claims, html, style
 from harness.report.charts import Chart
 from harness.report.scores import BETTER, HEADS, cell_text, chart, served
+from harness.store import write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,9 +38,7 @@ def write_scoreboard(board: Scoreboard, folder: Path) -> tuple[Path, Path]:
         with style.drawing():
             picture = style.write(made.draw(), made.name, made.title, folder)
         path = folder / PAGE
-        beside = path.with_name(PAGE + ".tmp")
-        beside.write_text(_page(board, picture, made), encoding="utf-8")
-        beside.replace(path)
+        write_whole(path, _page(board, picture, made))
         return path, picture.png
     except OSError as error:
         raise StoreError(f"can't write the report: {error.strerror}", where=str(folder)) from error
