@@ -23,6 +23,7 @@ from harness.report.across_text import HEADLINE, AcrossText, PairText, across_te
 from harness.report.names import name_among
 from harness.report.terminal import draw_table, plain
 from harness.scenario.load import slugify
+from harness.store import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,10 +69,8 @@ def write_page(
             stale.unlink()
         picture = _picture(across, folder)
         path = folder / PAGE
-        beside = path.with_name(PAGE + ".tmp")
-        text = _page(across, across_text(across, gate), picture, run_dirs, command)
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        text = across_text(across, gate)
+        write_whole(path, _page(across, text, picture, run_dirs, command))
         return path
     except OSError as error:
         raise StoreError(f"can't write the page: {error.strerror}", where=str(folder)) from error
