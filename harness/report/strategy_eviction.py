@@ -379,10 +379,8 @@ def _trails(pressed: Sequence[Pressed]) -> list[trade_off.Trail]:
     """One per policy, its ratios in order; a policy that compresses nothing is a level."""
     points: dict[str, list[tuple[float, float]]] = {}
     for each in sorted(pressed, key=lambda one: one.ratio):
-        known = each.cache_bytes is not None and each.perplexity is not None
-        if each.press != "none" and known:
-            place = (each.cache_bytes or 0.0, each.perplexity or 0.0)
-            points.setdefault(each.press, []).append(place)
+        if each.press != "none" and each.cache_bytes is not None and each.perplexity is not None:
+            points.setdefault(each.press, []).append((each.cache_bytes, each.perplexity))
     return [
         trade_off.Trail(f"kvpress {press.replace('_', ' ')} (transformers)", tuple(own))
         for press, own in points.items()
@@ -390,16 +388,17 @@ def _trails(pressed: Sequence[Pressed]) -> list[trade_off.Trail]:
 
 
 def _levels(found: Sequence[Evicting], pressed: Sequence[Pressed]) -> list[trade_off.Level]:
-    full = [each for each in found if each.rule is None and each.perplexity is not None]
-    levels = [
-        trade_off.Level("full attention, vLLM", each.perplexity or 0.0, _size(each))
-        for each in full[:1]
+    full = [
+        trade_off.Level("full attention, vLLM", each.perplexity, _size(each))
+        for each in found
+        if each.rule is None and each.perplexity is not None
     ]
-    bare = [each for each in pressed if each.press == "none" and each.perplexity is not None]
-    levels += [
-        trade_off.Level("full attention, transformers", each.perplexity or 0.0) for each in bare[:1]
+    bare = [
+        trade_off.Level("full attention, transformers", each.perplexity)
+        for each in pressed
+        if each.press == "none" and each.perplexity is not None
     ]
-    return levels
+    return [*full[:1], *bare[:1]]
 
 
 def _trade_off(
