@@ -106,9 +106,10 @@ def _frame(
 ) -> None:
     points = [(mark.size_bytes, mark.perplexity) for mark in marks]
     points += [point for trail in trails for point in trail.points]
-    points += [(level.size_bytes or 0.0, level.perplexity) for level in levels]
-    right = max(x for x, _ in points)
-    low, high = min(y for _, y in points), max(y for _, y in points)
+    sizes = [x for x, _ in points]
+    sizes += [level.size_bytes for level in levels if level.size_bytes is not None]
+    heights = [*(y for _, y in points), *(level.perplexity for level in levels)]
+    right, low, high = max(sizes), min(heights), max(heights)
     margin = (high - low) * 0.08 or high * 0.05
     axes.set_xlim(0, right * 1.06)
     axes.set_ylim(low - margin, high + margin)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,8 @@ from typer.testing import CliRunner
 from harness.cli.app import build
 from harness.report.build import build_report
 from tests import records
-from tests.report.stored import store_run
+from tests.report.stored import store_run, unpacked
 
-RUNS = Path(__file__).resolve().parents[1] / "data" / "runs"
 
 SCRIPT = "<script>alert(1)</script>"
 IMAGE = '<img src="http://127.0.0.1:9/x" onerror="alert(2)">'
@@ -25,21 +23,14 @@ WIDE = "many-variants"
 
 def build_pages(root: Path) -> dict[str, Path]:
     """Every page by its name."""
-    runs = [_unpacked("fp8_vs_fp16", root), _unpacked("smoke", root)]
+    runs = [unpacked("fp8_vs_fp16", root), unpacked("smoke", root)]
     return {
         "report": build_report(runs[0], reports_root=root / "reports").html,
-        WIDE: build_report(_unpacked("kv_dtypes", root), reports_root=root / "reports").html,
+        WIDE: build_report(unpacked("kv_dtypes", root), reports_root=root / "reports").html,
         "hostile": _hostile(root / "hostile"),
         "scoreboard": _said(root, "report", "--scoreboard", *map(str, runs)),
         "compare": _compared(root / "compare"),
     }
-
-
-def _unpacked(scenario: str, root: Path) -> Path:
-    run = root / "results" / scenario / "run"
-    with tarfile.open(RUNS / f"{scenario}.tar.xz") as archive:
-        archive.extractall(run, filter="data")
-    return run
 
 
 def _hostile(root: Path) -> Path:

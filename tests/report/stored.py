@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from harness import store
 from harness.record import BenchRecord, TrialRecord
+
+#: Real runs, trimmed by ``tests/data/trim_run.py``.
+RUNS = Path(__file__).parents[1] / "data" / "runs"
+
+
+def unpacked(scenario: str, root: Path) -> Path:
+    """The stored run of a scenario that ships, below ``root``."""
+    run = root / "results" / scenario / "run"
+    with tarfile.open(RUNS / f"{scenario}.tar.xz") as archive:
+        archive.extractall(run, filter="data")
+    return run
 
 
 def store_run(bench: BenchRecord, trials: Sequence[TrialRecord], root: Path) -> Path:

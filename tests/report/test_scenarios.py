@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,10 @@ import pytest
 from harness import store
 from harness.report import style
 from harness.report.build import ReportPaths, build_report
+from tests.report.stored import unpacked
 
 ROOT = Path(__file__).parents[2]
-RUNS = ROOT / "tests" / "data" / "runs"
 SCENARIOS = sorted(path.stem for path in (ROOT / "scenarios").glob("*.yaml"))
-
-
-def unpacked(scenario: str, root: Path) -> Path:
-    """The stored run of a scenario, below ``root``."""
-    run = root / "results" / scenario / "run"
-    with tarfile.open(RUNS / f"{scenario}.tar.xz") as archive:
-        archive.extractall(run, filter="data")
-    return run
 
 
 def built(run: Path) -> ReportPaths:

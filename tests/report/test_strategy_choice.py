@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
-from pathlib import Path
-
 import pytest
 
 from harness import store
@@ -14,15 +11,12 @@ from harness.record import BenchRecord
 from harness.report import strategy_choice, style
 from harness.report.parts import Section
 from tests import records
-
-RUN = Path(__file__).parents[1] / "data" / "runs" / "strategies.tar.xz"
+from tests.report.stored import unpacked
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[BenchRecord, Analysis]:
-    folder = tmp_path_factory.mktemp("run")
-    with tarfile.open(RUN) as archive:
-        archive.extractall(folder, filter="data")
+    folder = unpacked("strategies", tmp_path_factory.mktemp("run"))
     bench, trials = store.read_bench(folder)
     return bench, analyse(bench, trials, store.read_quality(folder))
 
