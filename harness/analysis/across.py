@@ -317,8 +317,8 @@ def _verdicts(
     yield from (v for v in trial.verdicts if v.code not in _OF_ITS_OWN_RUN)
     theirs = under_base[0].stamp
     if trial.stamp != theirs:
-        reason = f"{trial.stamp} here, {theirs} in run {base.label}: these are never set beside"
-        yield Verdict("*", "invalid", "stamps_differ", f"{reason} one another")
+        reason = f"{trial.stamp} here, {theirs} in run {base.label}: a figure of one kind is no"
+        yield Verdict("*", "invalid", "stamps_differ", f"{reason} measure for the other")
     mine, other = run.bench.environment.profile, base.bench.environment.profile
     if mine != other:
         reason = f"{mine} profile here, {other} in run {base.label}: what a load shows on one"

@@ -30,7 +30,7 @@ from harness.analysis.results import Cell, TrialAnalysis, Verdict
 from harness.analysis.rows import METRICS, Metric
 from harness.analysis.stats import MIN_REPLICATES
 from harness.errors import InputError, did_you_mean
-from harness.units import Fraction, format_change, format_count
+from harness.units import Fraction, counted, format_change
 
 GateVerdict = Literal["pass", "fail", "inconclusive"]
 CheckVerdict = Literal["pass", "fail", "inconclusive", "not applicable"]
@@ -116,7 +116,7 @@ class Gate:
         for check in self.checks:
             counts[check.verdict] += 1
         told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-        return f"{self.verdict}: of {format_count(len(self.checks))} checks {told or 'none'}"
+        return f"{self.verdict}: of {counted(len(self.checks), 'check')} {told or 'none'}"
 
 
 def parse_rule(text: str) -> Rule:

@@ -416,8 +416,7 @@ def _stamp(analysis: Analysis, variant: str) -> CellStamp:
 
 
 def _of_row(load: Comparison, metric: str, variant: str, stamp: CellStamp) -> ScoreCell:
-    row = load.row(metric)
-    cell = row.cell(variant) if row is not None else None
+    cell = load.cell(metric, variant)
     if cell is None or cell.ratio is None:
         return _nothing("no ratio of both sides under this load")
     if cell.verdict == "invalid":

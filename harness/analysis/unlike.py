@@ -19,6 +19,7 @@ from typing import Any
 
 from harness.record import BenchRecord, Environment, Run, TrialRecord
 from harness.scenario.schema import stored_settings, workload_label
+from harness.units import counted
 
 #: Runs that differ in one of these measure different things.
 REFUSED = ("profile", "engine", "model", "workloads")
@@ -123,7 +124,8 @@ def _variants(bench: BenchRecord) -> dict[str, dict[str, Any]]:
 
 def _load_text(load: Mapping[str, Any]) -> str:
     """A load's label with what the label leaves out."""
-    rest = [f"{load.get('warmup_requests', 0)} warm-ups"]
+    warm_ups = load.get("warmup_requests", 0)
+    rest = [counted(warm_ups if isinstance(warm_ups, int) else None, "warm-up")]
     if load.get("request_rate") is not None:
         rest.append(f"burstiness {load.get('burstiness')}")
     if load.get("length_mix"):

@@ -44,7 +44,8 @@ def bench(
     scenario: Annotated[str, typer.Argument(help="Name in scenarios/, or a YAML file.")],
     profile: Annotated[str | None, typer.Option(help="cpu or cuda; detected if left out.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="key.path=value, laid over the scenario.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY.PATH=VALUE", help="Laid over the scenario; repeatable."),
     ] = None,
     url: Annotated[
         str | None, typer.Option(help="Measure a running server (http://host:port/v1) instead.")

@@ -24,7 +24,8 @@ def plan(
     scenario: Annotated[str, typer.Argument(help="Name in scenarios/, or a YAML file.")],
     profile: Annotated[str | None, typer.Option(help="cpu or cuda; detected if left out.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="key.path=value, laid over the scenario.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY.PATH=VALUE", help="Laid over the scenario; repeatable."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where runs are stored.")] = DEFAULT_ROOT,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,

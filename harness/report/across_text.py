@@ -161,7 +161,7 @@ def _points(compared: Sequence[LoadAcross]) -> tuple[str, ...]:
     # What the engine grants is the same under every load: told once per variant.
     found = tuple(dict.fromkeys(_effects(compared)))
     rest = len(found) - MAX_POINTS
-    more = (f"and {rest} more differences, in the tables",) if rest > 0 else ()
+    more = (f"and {units.counted(rest, 'more difference')}, in the tables",) if rest > 0 else ()
     return (*found[:MAX_POINTS], *more) or (
         "No difference is shown in bytes per token, capacity, throughput, TTFT or TPOT.",
     )

@@ -114,11 +114,6 @@ def _is_known(comparison: Comparison, metric: str) -> bool:
     return row is not None and any(cell.value is not None for cell in row.cells)
 
 
-def _cell(comparison: Comparison, metric: str, variant: str) -> Cell | None:
-    row = comparison.row(metric)
-    return row.cell(variant) if row else None
-
-
 # ── bars ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -188,7 +183,7 @@ def _spreads(
 
 def usable(comparison: Comparison, metric: str, variant: str) -> float | None:
     """A figure that is known and not judged invalid."""
-    cell = _cell(comparison, metric, variant)
+    cell = comparison.cell(metric, variant)
     return None if cell is None or cell.verdict == "invalid" else cell.value
 
 
@@ -223,7 +218,7 @@ def _effect_title(analysis: Analysis, what: str, metrics: Mapping[str, str]) -> 
     effects: set[str | None] = set()
     for comparison in analysis.comparisons:
         for variant in comparison.variants[1:]:
-            cells = [(name, _cell(comparison, metric, variant)) for metric, name in metrics.items()]
+            cells = [(name, comparison.cell(metric, variant)) for metric, name in metrics.items()]
             effects |= {cell.effect for _, cell in cells if cell is not None}
             shown = [
                 (abs(math.log(cell.ratio)), f"{name} is {ratio_text(cell.ratio, cell.interval)}")
@@ -257,7 +252,7 @@ def _no_effect_title(analysis: Analysis, what: str, metric: str, effects: set[st
         (abs(math.log(cell.ratio)), comparison, cell)
         for comparison in analysis.comparisons
         for variant in comparison.variants[1:]
-        if (cell := _cell(comparison, metric, variant)) is not None
+        if (cell := comparison.cell(metric, variant)) is not None
         and cell.ratio
         and cell.verdict != "invalid"
         and cell.effect == "no interval"

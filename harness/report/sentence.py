@@ -229,7 +229,7 @@ def _by_weight(analysis: Analysis, variant: str) -> list[Comparison]:
 
 def _weight(comparison: Comparison, variant: str) -> float:
     """How much there is to say: the size of a shown effect, nothing shown, nothing usable."""
-    cell = _cell(comparison.row("output_throughput"), variant)
+    cell = comparison.cell("output_throughput", variant)
     if cell is None or cell.ratio is None or cell.effect == "unknown":
         return -1.0
     return abs(cell.ratio - 1.0) if cell.effect in ("higher", "lower") else 0.0
@@ -250,8 +250,8 @@ def _under(analysis: Analysis, comparison: Comparison, variant: str) -> str:
 
 def _throughput(comparison: Comparison, variant: str) -> str:
     row = comparison.row("output_throughput")
-    cell = _cell(row, variant)
-    base = _cell(row, comparison.baseline)
+    cell = comparison.cell("output_throughput", variant)
+    base = comparison.cell("output_throughput", comparison.baseline)
     if row is None or cell is None or base is None:
         return "output throughput was not measured"
     return "output throughput " + _claim(row, base, cell)
@@ -292,8 +292,8 @@ def _side(cell: Cell) -> str:
 
 def _care(comparison: Comparison, variant: str) -> str:
     """Who ran out of blocks, and what else is said against either side."""
-    row = comparison.row("output_throughput")
-    sides = [side for name in (comparison.baseline, variant) if (side := _cell(row, name))]
+    both = (comparison.cell("output_throughput", x) for x in (comparison.baseline, variant))
+    sides = [side for side in both if side is not None]
     doubts = [(c, v) for c in sides for v in c.verdicts if v.verdict == "suspect"]
     preempting = list(dict.fromkeys(c.variant for c, v in doubts if v.code == "preemptions"))
     others = list(dict.fromkeys(v.reason for _, v in doubts if v.code != "preemptions"))
@@ -341,8 +341,8 @@ def _latencies(comparison: Comparison, variant: str) -> list[str]:
 
 def _usable(comparison: Comparison, metric: str, variant: str) -> Cell | None:
     """A variant's cell, unless its or the baseline's figure is invalid or unknown."""
-    row = comparison.row(metric)
-    cell, base = _cell(row, variant), _cell(row, comparison.baseline)
+    cell = comparison.cell(metric, variant)
+    base = comparison.cell(metric, comparison.baseline)
     if cell is None or base is None or "invalid" in (cell.verdict, base.verdict):
         return None
     return cell
@@ -351,10 +351,6 @@ def _usable(comparison: Comparison, metric: str, variant: str) -> Cell | None:
 def listed(words: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
-
-
-def _cell(row: Row | None, variant: str) -> Cell | None:
-    return row.cell(variant) if row else None
 
 
 def _single_lead(analysis: Analysis) -> str:
@@ -368,7 +364,7 @@ def _single_points(analysis: Analysis) -> tuple[Point, ...]:
     points: list[Point] = []
     for comparison in analysis.comparisons[:MAX_WORKLOADS]:
         row = comparison.row("output_throughput")
-        cell = _cell(row, comparison.baseline)
+        cell = comparison.cell("output_throughput", comparison.baseline)
         if row is not None and cell is not None and cell.value is not None:
             if cell.verdict == "invalid":
                 points.append(

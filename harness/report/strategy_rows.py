@@ -17,8 +17,8 @@ from harness.units import DASH, Bytes, format_bytes, format_count
 
 def throughput_text(analysis: Analysis, variant: str) -> str:
     """Output throughput of a variant under the first workload, with its ratio to the baseline."""
-    row = analysis.comparisons[0].row("output_throughput") if analysis.comparisons else None
-    cell = row.cell(variant) if row is not None else None
+    first = analysis.comparisons[0] if analysis.comparisons else None
+    cell = first.cell("output_throughput", variant) if first is not None else None
     if cell is None or cell.value is None:
         return DASH
     value = f"{format_count(cell.value, 1)} tok/s"

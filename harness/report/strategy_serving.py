@@ -114,9 +114,8 @@ def _throughput_ratio(
     analysis: Analysis, base: str, variant: str
 ) -> tuple[float | None, Interval | None]:
     for comparison in analysis.comparisons:
-        row = comparison.row("output_throughput")
-        cell = row.cell(variant) if row is not None and comparison.baseline == base else None
-        if cell is not None:
+        cell = comparison.cell("output_throughput", variant)
+        if cell is not None and comparison.baseline == base:
             return cell.ratio, cell.interval
     return None, None
 

@@ -286,6 +286,12 @@ def test_a_narrowing_that_no_run_knows_is_an_error_that_lists_what_there_is(
     assert caught.value.legal
 
 
+def test_the_answer_counts_its_checks_in_words_that_agree() -> None:
+    two = decide(compare_runs([A, A]), [parse_rule(SLOWER)])
+    one = decide(compare_runs([A, A]), [parse_rule(SLOWER)], variants=["fp8"])
+    assert (two.why, one.why) == ("pass: of 2 checks 2 pass", "pass: of 1 check 1 pass")
+
+
 def test_one_inconclusive_check_keeps_the_gate_from_passing_and_one_fail_fails_it() -> None:
     mixed = of_fp8(B, lambda t: records.failed(t, "x"))
     found = gate([A, mixed], "output_throughput<-50%")

@@ -236,11 +236,12 @@ def test_a_page_that_can_not_be_written_is_bad_input_and_never_a_failed_gate(
     assert caught.value.exit_code == 2
 
 
-def test_help_names_what_options_take() -> None:
-    told = CliRunner().invoke(build(["compare", "--help"]), ["compare", "--help"])
+@pytest.mark.parametrize("command", ["compare", "bench", "plan"])
+def test_help_names_what_an_option_takes_and_not_its_type_in_python(command: str) -> None:
+    told = CliRunner().invoke(build([command, "--help"]), [command, "--help"])
     _, options = told.stdout.split("Options:")
     assert "<list[" not in options
-    assert "--gate-load NAME" in options
+    assert ("--gate-load NAME" if command == "compare" else "--set KEY.PATH=VALUE") in options
 
 
 def test_a_half_written_run_is_compared_as_far_as_it_went_and_passes_no_gate(
