@@ -13,7 +13,6 @@ from harness.report.build import build_report
 from tests import records
 from tests.report.stored import store_run, unpacked
 
-
 SCRIPT = "<script>alert(1)</script>"
 IMAGE = '<img src="http://127.0.0.1:9/x" onerror="alert(2)">'
 NAMES = ("report", "hostile", "scoreboard", "compare")
