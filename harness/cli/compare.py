@@ -1,7 +1,8 @@
 """``kvbench compare``: stored runs side by side, and a gate that a build can stand on.
 
 Exit codes: 0 done, or the gate passes; 1 it fails; 2 bad input (unlike runs, a run that is not
-there or can't be read, a rule that can't be, a page that can't be written); 3 it is inconclusive.
+there or can't be read, a rule that can't be, a page or an answer that can't be written); 3 it is
+inconclusive.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rich.console import Console
 from harness.analysis.across import Across, compare_runs
 from harness.analysis.across_plain import across_json
 from harness.analysis.gate import Gate, Rule, decide, parse_rule
+from harness.cli import streams
 from harness.errors import InputError, StoreError
 from harness.report.across import page_folder, print_across, write_page
 from harness.report.across_text import across_text
@@ -86,7 +88,7 @@ def compare(
         place = page_folder(across, reports)
         command = ["kvbench", *sys.argv[1:]]
         page = write_page(across, gate, place, run_dirs=folders, command=command)
-    _tell(across, gate, page, folders, as_json=as_json, as_markdown=as_markdown)
+        _tell(across, gate, page, folders, as_json=as_json, as_markdown=as_markdown)
     if gate is not None:
         raise typer.Exit(gate.exit_code)
 
@@ -99,9 +101,18 @@ def _answer(
 
 @contextlib.contextmanager
 def _never_a_failed_gate() -> Iterator[None]:
-    """What can't be read or written is bad input: by exit 1 a build would read a regression."""
+    """What can't be read or written is bad input: by exit 1 a build would read a regression.
+
+    A reader who leaves early (``| head``) changes no answer.
+    """
     try:
         yield
+    except BrokenPipeError:
+        streams.abandon()
+    except OSError as error:
+        raise InputError(
+            f"can't tell the answer: {error.strerror or error}", where=error.filename
+        ) from error
     except StoreError as error:
         raise InputError(
             error.what,

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +22,7 @@ from tests.analysis import runs
 from tests.analysis.runs import Stored
 from tests.report.stored import store_run
 
+ROOT = Path(__file__).resolve().parents[2]
 A = runs.run()
 GATE = ["--fail-on", "output_throughput<-5%", "--fail-on", "kv_bytes_per_token>+0%"]
 
@@ -234,6 +238,35 @@ def test_a_page_that_can_not_be_written_is_bad_input_and_never_a_failed_gate(
     with pytest.raises(InputError, match="can't write the page") as caught:
         compare(*names, *GATE)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(("reader", "expected"), [("left early", 1), ("full disk", 2)])
+def test_an_answer_that_nobody_takes_is_neither_a_pass_nor_a_failed_gate(
+    put: Callable[[Stored], str], tmp_path: Path, reader: str, expected: int
+) -> None:
+    names = put(A), put(later(1 / 0.9))
+    words = ["compare", *names, *GATE, "--out", "results", "--reports", "reports"]
+    if reader == "full disk":
+        out = os.open("/dev/full", os.O_WRONLY)
+    else:
+        left, out = os.pipe()
+        os.close(left)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "harness.cli.app", *words],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    finally:
+        os.close(out)
+    assert done.returncode == expected, done.stderr
+    assert ("can't tell the answer: No space left" in done.stderr) == (reader == "full disk")
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("command", ["compare", "bench", "plan"])
