@@ -177,13 +177,13 @@ def _in_use_title(groups: Sequence[tuple[str, Sequence[charts.Pair]]]) -> str:
     if right == len(errors):
         return "Peak KV in use is what theory says, in every case"
     worst, pair, load = max(errors, key=lambda each: each[0])
-    most = f"{pair.variant} is off most, by {units.format_percent(worst)} ({load})"
+    most = f"{pair.label} is off most, by {units.format_percent(worst)} ({load})"
     return f"Peak KV in use is what theory says in {right} of {len(errors)} cases; {most}"
 
 
 def _pair_alt(pair: charts.Pair) -> str:
     theory, found = units.format_bytes(pair.predicted), units.format_bytes(pair.found)
-    return f"{pair.variant} {theory} by theory, {found} measured"
+    return f"{pair.label} {theory} by theory, {found} measured"
 
 
 def _ledger(analysis: Analysis) -> charts.Chart | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from harness import units
 from harness.analysis.results import Analysis
 from harness.report import style
+from harness.report.charts import Pair, paired_bars
 from harness.report.charts.parts import bound_line, with_bound
 
 if TYPE_CHECKING:
@@ -54,16 +55,6 @@ class Panel:
     y_text: Callable[[float], str] | None = None
     vertical: tuple[tuple[float, str], ...] = ()
     bound: Bound | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A predicted and a measured amount of one thing."""
-
-    label: str
-    place: int
-    predicted: float | None
-    measured: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,43 +166,18 @@ def _curve(axes: Axes, curve: Curve) -> None:
 def pairs(title: str, unit: str, given: Sequence[Pair]) -> Figure:
     """Per row a dashed outline (predicted) above a filled bar (measured)."""
     fig, axes = style.figure(1.1 + 0.62 * len(given))
-    known = [v for pair in given for v in (pair.predicted, pair.measured) if v is not None]
-    top = max(known, default=1.0) or 1.0
-    for row, pair in enumerate(given):
-        tone = style.look(pair.place)
-        axes.barh(
-            row - 0.2,
-            pair.predicted or 0.0,
-            0.34,
-            facecolor="none",
-            edgecolor=style.MUTED,
-            linestyle="--",
-        )
-        axes.barh(
-            row + 0.2,
-            pair.measured or 0.0,
-            0.34,
-            facecolor=tone.color,
-            edgecolor=style.PAPER,
-            hatch=tone.hatch,
-        )
-        for shift, value, word in (
-            (-0.2, pair.predicted, "predicted"),
-            (0.2, pair.measured, "measured"),
-        ):
-            text = f"{units.format_count(value, _digits(value))} {word}"
-            axes.text((value or 0.0) + top * 0.015, row + shift, text, va="center", fontsize=8.5)
+    words = ("predicted", "measured")
+    paired_bars(axes, given, words=words, render=_count, room=1.35)
     _rows(axes, [pair.label for pair in given])
     axes.set_title(title)
     axes.set_xlabel(unit)
-    axes.set_xlim(0, top * 1.35)
     style.tick_text(axes.xaxis, units.format_count, 6)
-    style.light_grid(axes, "x")
     return fig
 
 
-def _digits(value: float | None) -> int:
-    return 0 if value is None or float(value).is_integer() else 1
+def _count(value: float | None) -> str:
+    """A count with a decimal only where it is not whole."""
+    return units.format_count(value, 0 if value is None or float(value).is_integer() else 1)
 
 
 def shares(given: Sequence[Shares]) -> Figure:

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from harness.analysis import breakeven, growth, window
 from harness.analysis.results import Analysis, KvComparison, KvFigures
 from harness.record import BenchRecord, TrialRecord
-from harness.report.charts import Chart
+from harness.report.charts import Chart, Pair
 from harness.report.parts import Grid, Section
 from harness.report.sentence import listed
 from harness.report.strategy_charts import (
     Curve,
-    Pair,
     Panel,
     duration_tick,
     panels,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.analysis.results import Analysis
-from harness.report.charts import Chart
-from harness.report.strategy_charts import Pair, pairs
+from harness.report.charts import Chart, Pair
+from harness.report.strategy_charts import pairs
 from harness.report.tables import ratio_text
 from harness.units import DASH, Bytes, format_bytes, format_count
 
@@ -49,7 +49,7 @@ def pair_chart(
         caption,
         "; ".join(
             f"{pair.label}: {format_count(pair.predicted)} predicted, "
-            f"{format_count(pair.measured, digits)} measured"
+            f"{format_count(pair.found, digits)} measured"
             for pair in given
         ),
         lambda: pairs(axis, "blocks (lower is better)", given),

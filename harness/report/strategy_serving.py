@@ -11,13 +11,12 @@ from statistics import fmean
 from harness.analysis import cliff, offload, prefix, waste
 from harness.analysis.results import Analysis, Interval
 from harness.record import BenchRecord, TrialRecord
-from harness.report.charts import Ceiling, Chart
+from harness.report.charts import Ceiling, Chart, Pair
 from harness.report.parts import Grid, Section
 from harness.report.sentence import listed
 from harness.report.strategy_charts import (
     Bound,
     Curve,
-    Pair,
     Panel,
     Shares,
     duration_tick,

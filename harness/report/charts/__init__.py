@@ -31,6 +31,7 @@ from harness.report.charts.memory import (
     in_use,
     ledger,
     memory,
+    paired_bars,
 )
 from harness.report.charts.over_time import Timeline, occupancy
 from harness.report.charts.parts import LONG_TAIL, MAX_COLUMNS, MAX_MARKS, Chart
@@ -64,6 +65,7 @@ __all__ = [
     "ledger",
     "memory",
     "occupancy",
+    "paired_bars",
     "phases",
     "scores",
     "sweep",

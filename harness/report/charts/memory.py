@@ -42,7 +42,7 @@ class MemoryPoint:
 class Pair:
     """One variant's figure: what theory says, and what was granted or measured."""
 
-    variant: str
+    label: str
     place: int
     predicted: float | None
     found: float | None
@@ -84,7 +84,7 @@ def memory(points: Sequence[MemoryPoint]) -> Figure:
         left.set_title("KV capacity (tokens)")
         left.set_xlabel("tokens  (higher is better)")
         capacity = [Pair(p.variant, p.place, p.predicted_tokens, p.granted_tokens) for p in points]
-        _paired_bars(left, capacity, errors=True)
+        paired_bars(left, capacity, errors=True)
         style.tick_text(left.xaxis, units.format_count, 4)
     right.set_title("KV bytes per token")
     right.set_xlabel("bytes per token, all layers  (lower is better)")
@@ -92,7 +92,7 @@ def memory(points: Sequence[MemoryPoint]) -> Figure:
         Pair(p.variant, p.place, p.predicted_bytes_per_token, p.granted_bytes_per_token)
         for p in points
     ]
-    _paired_bars(right, sizes)
+    paired_bars(right, sizes)
     style.tick_text(right.xaxis, units.format_count, 4)
     return fig
 
@@ -175,15 +175,19 @@ def _label_spot(
     )
 
 
-def _paired_bars(
+def paired_bars(
     axes: Axes,
     pairs: Sequence[Pair],
     *,
     words: tuple[str, str] = ("predicted", "granted"),
     render: Callable[[float | None], str] = units.format_count,
     errors: bool = False,
+    room: float = 1.6,
 ) -> None:
-    """Per variant a dashed outline (predicted) above a filled bar (what was found)."""
+    """Per variant a dashed outline (predicted) above a filled bar (what was found).
+
+    ``room`` is how far beyond the longest bar the axis goes, for the words behind it.
+    """
     top = max((v for p in pairs for v in (p.predicted, p.found) if v is not None), default=1.0)
     for row, pair in enumerate(pairs):
         if pair.predicted is not None:
@@ -194,8 +198,8 @@ def _paired_bars(
         known = errors and pair.found is not None
         error = f", {signed(error_of(pair.predicted, pair.found))}" if known else ""
         _end_text(axes, row + 0.2, pair.found, top, render, words[1] + error)
-    name_rows(axes, [pair.variant for pair in pairs])
-    axes.set_xlim(0, top * (1.9 if errors else 1.6) or 1.0)
+    name_rows(axes, [pair.label for pair in pairs])
+    axes.set_xlim(0, top * (1.9 if errors else room) or 1.0)
     style.light_grid(axes, "x")
 
 
@@ -231,7 +235,7 @@ def in_use(groups: Sequence[tuple[str, Sequence[Pair]]]) -> Figure:
     for axes, (label, pairs) in zip(grid[:, 0], groups, strict=True):
         axes.set_title(style.drawable(label, 90))
         words = ("by theory", "measured")
-        _paired_bars(axes, pairs, words=words, render=units.format_bytes, errors=True)
+        paired_bars(axes, pairs, words=words, render=units.format_bytes, errors=True)
         style.byte_ticks(axes.xaxis, axes.get_xlim()[1])
     grid[-1, 0].set_xlabel("KV memory in use at the peak")
     return fig
