@@ -18,6 +18,7 @@ from harness.record import (
     QualityPrompt,
     QualityRecords,
 )
+from harness.report.quality_text import judge_sentences
 
 HEAD = JudgeRun(1, "j", "judge-model", "http://j/v1", is_self=False, margin=0.1, status="sealed")
 
@@ -140,6 +141,17 @@ def test_a_judge_that_follows_the_position_is_exposed_even_with_good_controls() 
     assert found.position_bias.value == pytest.approx(0.4)
     assert not found.reliable
     assert "40 % of the pairs" in found.unreliable_because[0]
+
+
+def test_what_a_judge_cost_is_told_in_numbers_that_agree() -> None:
+    found = outcome([*controls(5)])
+    one = replace(found, questions=1, lost=1, malformed=1)
+    (*_, cost) = judge_sentences(one)
+    assert cost.startswith("It was asked 1 question for ")
+    assert cost.endswith("; 1 reply was malformed; 1 question ended without a verdict.")
+    (*_, cost) = judge_sentences(replace(found, questions=2, lost=0, malformed=2))
+    assert cost.startswith("It was asked 2 questions for ")
+    assert cost.endswith("; 2 replies were malformed.")
 
 
 def test_too_few_controls_prove_nothing() -> None:
