@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -81,10 +82,36 @@ def load_scenario(
     """
     document = read_document(path)
     _check_keys(document)
+    scenario = _resolve_told(document, profile, overrides, attach)
     for other in PROFILES:
         if other != profile and other in (document.values.get("profiles") or {}):
-            _resolve(document, other, (), None)
-    return _resolve(document, profile, overrides, attach)
+            _resolve_told(document, other, (), None)
+    return scenario
+
+
+def _resolve_told(
+    document: Document, profile: str, overrides: Sequence[str], attach: str | None
+) -> Scenario:
+    """Resolve, and name the profile in a fault that the file without it does not have."""
+    try:
+        return _resolve(document, profile, overrides, attach)
+    except ScenarioError as error:
+        if profile in (document.values.get("profiles") or {}):
+            values = {k: v for k, v in document.values.items() if k != "profiles"}
+            bare = replace(document, values=values)
+            if error.what != _fault(bare, profile, overrides, attach):
+                error.what = f"in profile {profile}: {error.what}"
+        raise
+
+
+def _fault(
+    document: Document, profile: str, overrides: Sequence[str], attach: str | None
+) -> str | None:
+    try:
+        _resolve(document, profile, overrides, attach)
+    except ScenarioError as error:
+        return error.what
+    return None
 
 
 def _check_keys(document: Document) -> None:
@@ -138,6 +165,9 @@ def _resolve(
         values["attach"] = attach
         for key in ("server", "env", "variants", "baseline", "kv_budget"):
             values.pop(key, None)
+        if not any(text.partition("=")[0].strip() == "model" for text in overrides):
+            # The model that servers would be launched with is not what this one serves.
+            values.pop("model", None)
     spot = _Spot(document, profile, overrides, attach)
     _fill_optional(values, spot)
     _check_flag_names(values, spot)
@@ -180,6 +210,14 @@ class _Spot:
     def fail(self, what: str, path: KeyPath, **more: Any) -> ScenarioError:
         """A ScenarioError that names the place."""
         return ScenarioError(what, where=self.where(path), **more)
+
+    def key(self, path: str) -> str:
+        """Where a key is to be written so that it acts on this profile alone, if the file has it.
+
+        A profile that lowers a limit needs requests of its own, not shorter ones for everybody.
+        """
+        has_part = self.profile in (self.document.values.get("profiles") or {})
+        return f"profiles.{self.profile}.{path}" if has_part else path
 
 
 def _apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -441,7 +479,8 @@ def _check_quality(scenario: Scenario, spot: _Spot) -> None:
                 f"a question of quality with its answer takes {longest} tokens and does not fit "
                 f"max_model_len {limit} of variant {name!r}",
                 ("quality",),
-                next_move="shorten quality.context_tokens, answer_tokens or needles",
+                next_move="shorten context_tokens, answer_tokens or needles of "
+                f"{spot.key('quality')}",
             )
         if name == scenario.baseline and flags.get("load_format") == "dummy":
             raise spot.fail(
@@ -502,7 +541,8 @@ def _check_lengths(scenario: Scenario, spot: _Spot, origins: Sequence[int]) -> N
                     f"{workload.total_tokens} tokens does not fit max_model_len {limit} of "
                     f"variant {name!r}",
                     ("workloads", origins[index]),
-                    next_move="raise server.max_model_len or shorten the workload",
+                    next_move=f"raise {spot.key('server.max_model_len')}, or give requests that "
+                    f"fit as {spot.key('workloads')}",
                 )
 
 

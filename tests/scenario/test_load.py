@@ -120,6 +120,28 @@ def test_a_fault_in_the_other_profile_is_found_today(tmp_path: Path) -> None:
         load(tmp_path, text, "cuda")
 
 
+@pytest.mark.parametrize("asked", ["cuda", "cpu"])
+def test_a_fault_that_a_profile_brings_names_it_and_the_key_that_mends_it(
+    tmp_path: Path, asked: str
+) -> None:
+    text = replaced("server: {max_model_len: 600}", "server: {max_model_len: 500}")
+    with pytest.raises(ScenarioError) as caught:
+        load(tmp_path, text, asked)
+    assert caught.value.what.startswith("in profile cpu: ")
+    assert "profiles.cpu.workloads" in (caught.value.next_move or "")
+    assert "profiles.cpu.server.max_model_len" in (caught.value.next_move or "")
+
+
+def test_a_fault_of_the_file_itself_is_laid_to_no_profile(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        load(tmp_path, replaced("max_model_len: 1024", "max_model_len: 100"))
+    assert "profile" not in str(caught.value)
+    for asked in ("cuda", "cpu"):
+        with pytest.raises(ScenarioError) as caught:
+            load(tmp_path, replaced("baseline: a", "baseline: z"), asked)
+        assert "profile" not in caught.value.what
+
+
 def test_a_misspelt_key_gets_a_suggestion_and_the_legal_ones(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError) as caught:
         load(tmp_path, replaced("repeats: 3", "repeat: 3"))
