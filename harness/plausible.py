@@ -21,8 +21,13 @@ MAX_S: Seconds = 1e9
 #: No count of tokens, blocks, layers or bytes of a real system is larger.
 MAX_COUNT = 1 << 60
 #: What is 1 at least wherever it is given, and how large it can be.
-_WORKLOAD_COUNTS = ("context_tokens", "output_tokens", "num_prompts", "concurrency")
+_WORKLOAD_COUNTS = (
+    *("context_tokens", "output_tokens", "num_prompts", "concurrency"),
+    *("shared_prefix_tokens", "turns"),
+)
 _MAX_LAYERS = 100_000
+#: Bytes and operations per second that a processor can have: beyond, ratios to them overflow.
+_PEAKS_PER_S = (1.0, 1e24)
 #: Two readings of one clock may be stored with different rounding.
 _ROUNDING_S: Seconds = 1e-6
 
@@ -73,6 +78,7 @@ def run_fault(run: Run) -> str | None:
         or _flag_fault(run.trial.server_flags)
         or _config_fault(run.trial.model_config or {})
         or _pool_fault(run)
+        or _peaks_fault(run)
     )
 
 
@@ -97,7 +103,8 @@ def scenario_fault(scenario: Mapping[str, Any]) -> str | None:
         for name, value in _found(scenario, path, "scenario"):
             if value is not None and not isinstance(value, kind):
                 return f"{name} is {_short(value)}, not {word}"
-    return None
+    faults = (_workload_fault(workload) for workload in scenario.get("workloads") or ())
+    return next((f"scenario.{fault}" for fault in faults if fault is not None), None)
 
 
 def _found(value: Any, path: tuple[str, ...], name: str) -> Iterator[tuple[str, Any]]:
@@ -116,6 +123,10 @@ def _workload_fault(workload: Mapping[str, Any]) -> str | None:
         value = workload.get(key)
         if value is not None and not _is_count(value, MAX_COUNT, least=1):
             return f"workload.{key} is {_short(value)}"
+    mix = workload.get("length_mix")
+    median = mix.get("context_median") if isinstance(mix, dict) else None
+    if mix is not None and not _is_count(median, MAX_COUNT, least=1):
+        return f"workload.length_mix is {_short(mix)}"
     rate = workload.get("request_rate")
     if rate is not None and not (isinstance(rate, int | float) and 0 < rate < MAX_S):
         return f"workload.request_rate is {_short(rate)}"
@@ -143,6 +154,16 @@ def _pool_fault(run: Run) -> str | None:
         value = getattr(granted, key, None)
         if value is not None and not _is_count(value, MAX_COUNT, least=1):
             return f"server.granted.{key} is {_short(value)}"
+    return None
+
+
+def _peaks_fault(run: Run) -> str | None:
+    peaks = run.environment.cpu_peaks
+    least, most = _PEAKS_PER_S
+    for key in ("bandwidth_bytes_per_s", "flops_per_s"):
+        value = getattr(peaks, key, None)
+        if value is not None and not least <= value <= most:
+            return f"environment.cpu_peaks.{key} is {value:g}"
     return None
 
 

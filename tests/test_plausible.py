@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.plausible import run_fault, scenario_fault, sound_requests
+from harness.record import CpuPeaks
 from tests import records
 
 TRIAL = records.bench(2, workloads=(records.EXERCISE,))[1][0]
@@ -58,6 +59,9 @@ def test_a_load_that_runs_backwards_is_damage(changes: dict[str, Any], word: str
         ("workload", {"context_tokens": 0}),
         ("workload", {"num_prompts": "x" * 1000}),
         ("workload", {"request_rate": "2"}),
+        ("workload", {"length_mix": 1}),
+        ("workload", {"length_mix": {"context_median": "64"}}),
+        ("workload", {"turns": [2]}),
         ("server_flags", {"kv_cache_dtype": 8}),
         ("server_flags", {"hf_overrides": [1]}),
         ("model_config", {"num_hidden_layers": 10**18}),
@@ -72,6 +76,12 @@ def test_settings_that_no_run_can_have_had_are_damage(field: str, changes: dict[
     assert len(fault) < 120
 
 
+@pytest.mark.parametrize(("bandwidth", "flops"), [(1e-300, 1e9), (1e9, 0.0), (1e9, 1e308)])
+def test_peaks_that_no_processor_has_are_damage(bandwidth: float, flops: float) -> None:
+    environment = replace(TRIAL.run.environment, cpu_peaks=CpuPeaks(bandwidth, flops))
+    assert "environment.cpu_peaks." in str(run_fault(replace(TRIAL.run, environment=environment)))
+
+
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
@@ -82,6 +92,8 @@ def test_settings_that_no_run_can_have_had_are_damage(field: str, changes: dict[
         ({"variants": {"fp8": {"flags": 1}}}, "scenario.variants.fp8.flags is 1, not a table"),
         ({"claims": -1.5}, "scenario.claims is -1.5, not a list"),
         ({"workloads": [{}, 7]}, "scenario.workloads.1 is 7, not a table"),
+        ({"workloads": [{}, {"length_mix": "a"}]}, "scenario.workload.length_mix is 'a'"),
+        ({"workloads": [{"request_rate": "2"}]}, "scenario.workload.request_rate is '2'"),
     ],
 )
 def test_a_stored_scenario_of_another_shape_is_damage_that_names_its_place(

@@ -81,8 +81,10 @@ def main() -> None:
         _end(str(error), error.exit_code)
     except KeyboardInterrupt:
         _end("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output left early (`| head`); nothing is wrong.
+    except SystemExit as end:
+        # Typer makes exit 1, which means a failure here, of a reader who left early (`| head`).
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
         streams.abandon()
         sys.exit(0)
     except OSError as error:

@@ -9,6 +9,7 @@ the engine and the predictions read the rule here. Not covered: what a rule mean
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -24,6 +25,8 @@ _KEYS = (*_SINKS_KEYS, *_SNAPKV_KEYS)
 _EXAMPLE = f"{VARIABLE}=sinks=32,window=512 or {VARIABLE}=snapkv=512"
 #: The observation window of SnapKV's authors' code and of kvpress.
 _OBSERVE = 64
+#: As many tokens as any other count of a scenario may have; the engine's are 32-bit numbers.
+_MOST_TOKENS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ def parse_rule(text: str) -> AnyRule:
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or key not in _KEYS:
-            raise _refused(f"{part.strip()!r} is no part of an eviction rule", key)
+            raise _refused(f"{part.strip()[:80]!r} is no part of an eviction rule", key)
         if key in values:
             raise _refused(f"{key} is given twice")
         values[key] = _count(key, value)
@@ -85,16 +88,18 @@ def rule_from_env(env: Mapping[str, str]) -> AnyRule | None:
 def _sinks(text: str, values: Mapping[str, Tokens]) -> EvictionRule:
     missing = [key for key in _SINKS_KEYS if key not in values]
     if missing:
-        raise _refused(f"the eviction rule {text!r} lacks {' and '.join(missing)}")
+        raise _refused(f"the eviction rule {text[:80]!r} lacks {' and '.join(missing)}")
     return EvictionRule(**values)
 
 
 def _snapkv(text: str, values: Mapping[str, Tokens]) -> SnapKvRule:
     mixed = [key for key in values if key in _SINKS_KEYS]
     if mixed:
-        raise _refused(f"the eviction rule {text!r} mixes two rules: {' and '.join(mixed)} too")
+        raise _refused(
+            f"the eviction rule {text[:80]!r} mixes two rules: {' and '.join(mixed)} too"
+        )
     if "snapkv" not in values:
-        raise _refused(f"the eviction rule {text!r} lacks snapkv")
+        raise _refused(f"the eviction rule {text[:80]!r} lacks snapkv")
     rule = SnapKvRule(values["snapkv"], values.get("observe", _OBSERVE))
     if rule.budget <= rule.observe:
         raise _refused(
@@ -106,13 +111,15 @@ def _snapkv(text: str, values: Mapping[str, Tokens]) -> SnapKvRule:
 
 def _count(key: str, value: str) -> Tokens:
     least = 0 if key == "sinks" else 1
-    if not value.isascii() or not value.isdigit() or int(value) < least:
-        raise _refused(f"{key}={value} is no count of at least {least} tokens")
-    return int(value)
+    # Its length is looked at first: Python reads no number of thousands of digits.
+    count = int(value) if re.fullmatch("[0-9]{1,9}", value) else -1
+    if not least <= count <= _MOST_TOKENS:
+        raise _refused(f"{key}={value[:80]} is no count from {least} to {_MOST_TOKENS:,} tokens")
+    return count
 
 
 def _refused(what: str, key: str = "") -> InputError:
-    near = did_you_mean(key, _KEYS)
+    near = did_you_mean(key, _KEYS) if key not in _KEYS else None
     return InputError(
         f"{what}; {near}" if near else what,
         where=VARIABLE,

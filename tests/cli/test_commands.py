@@ -159,6 +159,19 @@ def test_a_reader_that_leaves_early_is_no_error(scenario: Path) -> None:
     assert done.returncode == 0
 
 
+def test_a_reader_who_takes_nothing_is_no_error_either(scenario: Path) -> None:
+    # The end that is read is closed before anything is written, whatever the timing.
+    line = f"{sys.executable} -m harness.cli.app plan {scenario} --profile cpu"
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        line.split(), cwd=ROOT, stdout=write_end, stderr=subprocess.PIPE, check=False, timeout=60
+    )
+    os.close(write_end)
+    assert done.returncode == 0
+    assert b"Traceback" not in done.stderr
+
+
 def in_shell(line: str, scenario: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a shell line in which KVBENCH and SCENARIO are filled in."""
     command = line.replace("KVBENCH", f"{sys.executable} -m harness.cli.app").replace(

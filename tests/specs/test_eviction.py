@@ -34,8 +34,8 @@ def test_an_unset_or_empty_variable_asks_for_nothing() -> None:
     [
         ("sinks=32", "lacks window"),
         ("window=512", "lacks sinks"),
-        ("sinks=32,window=0", "window=0 is no count of at least 1"),
-        ("sinks=-1,window=512", "sinks=-1 is no count of at least 0"),
+        ("sinks=32,window=0", "window=0 is no count from 1"),
+        ("sinks=-1,window=512", "sinks=-1 is no count from 0"),
         ("sinks=32,window=many", "window=many is no count"),
         ("sinks=32,window=512,window=256", "window is given twice"),
         ("sink=32,window=512", "did you mean 'sinks'"),
@@ -44,8 +44,11 @@ def test_an_unset_or_empty_variable_asks_for_nothing() -> None:
         ("observe=64", "lacks snapkv"),
         ("snapkv=512,window=64", "mixes two rules: window too"),
         ("snapkv=64", "snapkv=64 must be more than the 64 tokens that observe"),
-        ("snapkv=512,observe=0", "observe=0 is no count of at least 1"),
+        ("snapkv=512,observe=0", "observe=0 is no count from 1"),
         ("snapvk=512", "did you mean 'snapkv'"),
+        ("snapkv=100000001", "snapkv=100000001 is no count from 1 to 100,000,000 tokens"),
+        # More digits than Python reads as one number.
+        pytest.param("sinks=0,window=" + "9" * 5000, "window=999", id="5000 digits"),
     ],
 )
 def test_what_is_no_rule_is_refused_with_the_legal_form(text: str, said: str) -> None:
@@ -59,3 +62,11 @@ def test_what_is_no_rule_is_refused_with_the_legal_form(text: str, said: str) ->
         "snapkv=<tokens>",
         "observe=<tokens>",
     )
+
+
+def test_a_refusal_stays_short_and_does_not_suggest_what_was_written() -> None:
+    for text in ("snapkv", "sinks=1," + "x" * 5000, "window=" + "9" * 5000):
+        with pytest.raises(InputError) as caught:
+            parse_rule(text)
+        assert "did you mean" not in caught.value.what
+        assert len(caught.value.what) < 250
