@@ -7,7 +7,7 @@
 #   PYTHON    the interpreter to build .venv with              RUN  a folder under results/
 
 # Exported, and quoted where used: a blank or a quote in a value can't change the command.
-export SCENARIO PROFILE RUN ENGINE TORCH_INDEX PYTHON
+export SCENARIO PROFILE RUN ENGINE TORCH_INDEX PYTHON ARGS
 
 MODEL ?= smollm2-135m-instruct
 export MODEL
@@ -26,20 +26,30 @@ setup: ## build .venv: Python packages and the engine that this machine can run
 	@sh requirements/setup.sh
 
 bench: ## run a scenario and write its report (SCENARIO=name [PROFILE=cpu|cuda] [ARGS=…])
-	@if [ -z "$$SCENARIO" ]; then \
+	@case "$$SCENARIO" in */*|*.yaml|*.yml) file="$$SCENARIO";; *) file="scenarios/$$SCENARIO.yaml";; esac; \
+	if [ -z "$$SCENARIO" ]; then \
 		echo 'make bench needs a scenario: make bench SCENARIO=name, where name is one of'; \
-		ls scenarios/*.yaml 2>/dev/null | sed 's|.*/|  |; s|\.yaml$$||'; \
-		exit 2; \
-	fi >&2
+	elif [ ! -f "$$file" ] && [ ! -p "$$file" ]; then \
+		printf 'there is no scenario %s: give the path of a YAML file, or one of\n' "$$SCENARIO"; \
+	else exit 0; fi >&2; \
+	ls scenarios/*.yaml 2>/dev/null | sed 's|.*/|  |; s|\.yaml$$||' >&2; exit 2
+	@case "$${PROFILE:-cpu}" in cpu|cuda) ;; \
+		*) printf 'there is no profile %s: PROFILE is cpu or cuda\n' "$$PROFILE" >&2; exit 2;; esac
 	@sh requirements/setup.sh
 	@.venv/bin/kvbench bench "$$SCENARIO" $${PROFILE:+--profile "$$PROFILE"} $(ARGS)
 
 report: ## rebuild a report from what was stored (RUN=results/scenario/run [ARGS=…])
-	@if [ -z "$$RUN" ]; then \
-		echo 'make report needs a run: make report RUN=path, where path is one of'; \
-		ls -d results/*/*/ 2>/dev/null | sed 's|^|  |'; \
-		exit 2; \
-	fi >&2
+	@runs=$$(ls -d results/*/*/ 2>/dev/null | sed 's|^|  |; s|/$$||'); \
+	case "$$ARGS" in *--out*) exit 0;; esac; \
+	for place in "$$RUN" "results/$$RUN" results/*/"$$RUN"; do \
+		if [ -n "$$RUN" ] && [ -e "$$place" ]; then exit 0; fi; \
+	done; \
+	if [ -n "$$RUN" ]; then printf 'there is no stored run %s\n' "$$RUN"; fi >&2; \
+	if [ -z "$$runs" ]; then \
+		echo 'make report needs a run, and none is stored here: make bench SCENARIO=smoke makes one'; \
+	else \
+		printf 'make report needs a run: make report RUN=path, where path is one of\n%s\n' "$$runs"; \
+	fi >&2; exit 2
 	@sh requirements/setup.sh
 	@.venv/bin/kvbench report "$$RUN" $(ARGS)
 

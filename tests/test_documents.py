@@ -23,7 +23,7 @@ ALL_COMMANDS = typer.main.get_command(APP)
 RUN_AS_WRITTEN = ("plan", "calc", "advise")
 #: What stands for a value of the reader's own.
 STAND_INS = {
-    "MODEL": "smollm2-135m-instruct",
+    "MODEL": "Qwen/Qwen3-8B",
     "SCENARIO": "smoke",
     "NAME": "smoke",
     "name": "smoke",

@@ -302,12 +302,53 @@ def test_make_bench_without_a_scenario_lists_them_and_sets_nothing_up(clone: Pat
     assert not (clone / ".venv").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("bench", "SCENARIO=nope"), "there is no scenario nope"),
+        (("bench", "SCENARIO=elsewhere/tiny.yaml"), "there is no scenario elsewhere/tiny.yaml"),
+        (("bench", "SCENARIO=tiny", "PROFILE=gpu"), "PROFILE is cpu or cuda"),
+        (("report",), "none is stored here: make bench SCENARIO=smoke makes one"),
+        (("report", "RUN=results/tiny/20260101"), "there is no stored run results/tiny/20260101"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_told_before_anything_is_set_up(
+    clone: Path, words: tuple[str, ...], said: str
+) -> None:
+    done = make(clone, *words)
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert not (clone / ".venv").exists()
+    if "scenario" in said:
+        assert "  tiny\n" in done.stderr
+
+
+def test_make_report_lists_the_runs_that_are_stored_and_takes_each_of_their_names(
+    clone: Path,
+) -> None:
+    run = clone / "results/tiny/20260101-1200"
+    run.mkdir(parents=True)
+    done = make(clone, "report")
+    assert done.returncode != 0
+    assert "where path is one of\n  results/tiny/20260101-1200\n" in done.stderr
+    (clone / "requirements/setup.sh").write_text("exit 0\n")
+    (clone / ".venv").mkdir()
+    stub(clone / ".venv/bin", "kvbench", 'echo "$@"')
+    for name in ("results/tiny/20260101-1200", "20260101-1200", "tiny"):
+        assert make(clone, "report", f"RUN={name}").stdout == f"report {name}\n"
+    # Runs stored elsewhere are the command's own business.
+    done = make(clone, "report", "RUN=other", "ARGS=--out /elsewhere")
+    assert done.stdout == "report other --out /elsewhere\n"
+
+
 def test_make_hands_names_over_whole_and_arguments_as_a_shell_reads_them(clone: Path) -> None:
     stub_env = clone / ".venv/bin"
     stub_env.mkdir(parents=True)
     stub(stub_env, "kvbench", 'for word; do echo "<$word>"; done')
     (clone / "requirements/setup.sh").write_text("exit 0\n")
     odd = "my dir/it's $(touch hacked); x.yaml"
+    (clone / odd).parent.mkdir()
+    (clone / odd).touch()
     done = make(clone, "bench", "PROFILE=cpu", "ARGS=--set 'a.b=[1, 2]'", SCENARIO=odd)
     assert done.stdout.splitlines() == [
         "<bench>", f"<{odd}>", "<--profile>", "<cpu>", "<--set>", "<a.b=[1, 2]>"
