@@ -196,10 +196,15 @@ class CpuPeaks:
     flops_per_s: float
 
 
+#: The profile of a run against a server that was running already: its machine is out of reach.
+ATTACHED = "attached"
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """The machine and software that a run was taken on.
 
+    Where ``profile`` is ``attached`` that is the client's machine: the server may be on another.
     ``cpu_peaks`` are measured where the engine runs on the CPU; a GPU's stand in its data sheet.
     """
 

@@ -14,7 +14,7 @@ from harness.analysis.reasons import by_reason
 from harness.analysis.results import Caution, Comparison, KvComparison, Occupancy, TrialAnalysis
 from harness.analysis.sanity import scale_warning
 from harness.analysis.stats import MIN_REPLICATES
-from harness.record import BenchRecord, TrialRecord
+from harness.record import ATTACHED, BenchRecord, TrialRecord
 from harness.units import counted, format_bytes, format_count, format_percent, format_ratio
 
 #: A latent (MLA) model whose cache is stored as full heads takes about 14 times its due.
@@ -80,6 +80,12 @@ def _machine(evidence: Evidence) -> Iterator[Caution]:
             "cpu_profile",
             "taken without a GPU: capacity and its consequences carry over, speeds do not; never "
             "set these figures beside those of another profile",
+        )
+    if evidence.bench.environment.profile == ATTACHED:
+        yield Caution(
+            "attached",
+            "the server was running already: its machine, flags and memory are not known here, and "
+            "what it had cached before is not either",
         )
     if evidence.bench.beside:
         was, both = ("was", "the two") if len(evidence.bench.beside) == 1 else ("were", "all")
@@ -169,7 +175,7 @@ def _quality(evidence: Evidence) -> Iterator[Caution]:
         yield Caution(
             "quality_unmeasured",
             f"{variant} stores keys and values in fewer bits: capacity can double while answers "
-            "break; judge its text (kvbench judge) before using it",
+            f"break; {_quality_move(evidence.quality)}",
         )
     told: dict[str, str] = {}
     for record in evidence.records:
@@ -178,6 +184,16 @@ def _quality(evidence: Evidence) -> Iterator[Caution]:
             told.setdefault(record.run.trial.variant, line)
     for variant, line in told.items():
         yield Caution("uncalibrated_scale", f"{variant}: the engine warns of its scale: {line}")
+
+
+def _quality_move(quality: QualityAnalysis | None) -> str:
+    """What can be done about answers that nobody compared; a judge needs answers that are stored."""
+    if quality is None:
+        return (
+            "this run asked for no answers, so there is nothing to judge: measure again with "
+            "`--set quality=true`"
+        )
+    return "its answers were asked for and not measured to the end: see under Answer quality why"
 
 
 def _measured(quality: QualityAnalysis | None, variant: str) -> bool:

@@ -28,7 +28,7 @@ from harness.analysis.results import (
     TrialAnalysis,
 )
 from harness.errors import InputError
-from harness.record import BenchRecord, Environment
+from harness.record import ATTACHED, BenchRecord, Environment
 from harness.units import format_ratio
 
 CellStamp = Literal["measured", "emulated", "modelled", "skipped", "failed", "not measured"]
@@ -108,7 +108,9 @@ def scoreboard(runs: Sequence[tuple[BenchRecord, Analysis]]) -> Scoreboard:
 
 
 def device_name(environment: Environment) -> str:
-    """The GPU, or the processor where there is none."""
+    """The GPU, or the processor where there is none; nobody knows an attached server's."""
+    if environment.profile == ATTACHED:
+        return "an attached server's machine"
     if environment.gpus:
         return environment.gpus[0].name
     return environment.cpu or "an unknown processor"

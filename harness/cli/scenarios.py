@@ -55,36 +55,48 @@ def known_scenarios() -> list[str]:
     return sorted({path.stem for folder in _folders() for path in folder.glob("*.yaml")})
 
 
-def choose_profile(asked: str | None) -> str:
-    """The profile asked for, else the one that fits the machine; says which and why.
+def choose_profile(asked: str | None) -> tuple[str, str]:
+    """The profile asked for, else the one that fits the machine, and why it is that.
 
     Raises:
         InputError: a profile that does not exist.
     """
-    if asked is not None:
-        if asked not in PROFILES:
-            raise InputError(
-                f"there is no profile {asked!r}",
-                where="--profile",
-                legal=PROFILES,
-                next_move=did_you_mean(asked, PROFILES),
-            )
-        typer.echo(f"profile: {asked} (asked for)", err=True)
-        return asked
-    profile, why = machine.detect_profile()
-    typer.echo(f"profile: {profile} ({why})", err=True)
-    if profile == "cpu":
+    if asked is None:
+        return machine.detect_profile()
+    if asked not in PROFILES:
+        raise InputError(
+            f"there is no profile {asked!r}",
+            where="--profile",
+            legal=PROFILES,
+            next_move=did_you_mean(asked, PROFILES),
+        )
+    return asked, "asked for"
+
+
+def _say(scenario: Scenario, why: str, *, asked: bool) -> None:
+    """What is measured, before anything is; no address is printed that was not checked."""
+    if scenario.attach is not None:
+        typer.echo(
+            f"attached: {scenario.attach} is measured as it runs; model, device and flags are its "
+            f"own\n  the load is that of the profile {scenario.profile} ({why})",
+            err=True,
+        )
+        return
+    typer.echo(f"profile: {scenario.profile} ({why})", err=True)
+    if scenario.profile == "cpu" and not asked:
         typer.echo(
             "  NO GPU: the CPU build of vLLM and a small model are measured. Ratios of memory and "
             "capacity carry over;\n  speeds are those of this CPU and say nothing about a GPU.",
             err=True,
         )
-    return profile
 
 
 def load(
     given: str, profile: str | None, overrides: Sequence[str], attach: str | None = None
 ) -> Scenario:
-    """Find, resolve and check a scenario for the profile asked for (or detected)."""
+    """Find, resolve and check a scenario for the profile asked for (or detected), and say so."""
     path = find_scenario(given)
-    return load_scenario(path, choose_profile(profile), overrides=overrides, attach=attach)
+    chosen, why = choose_profile(profile)
+    resolved = load_scenario(path, chosen, overrides=overrides, attach=attach)
+    _say(resolved, why, asked=profile is not None)
+    return resolved

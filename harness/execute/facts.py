@@ -16,13 +16,27 @@ from harness.telemetry.engine import read_granted
 from harness.telemetry.process import tree_rss_bytes, worker_bytes
 from harness.units import Bytes
 
+#: What stands for the model of an attached server that never answered.
+UNKNOWN_MODEL = "(whatever the attached server serves)"
 _LOG_BYTES = 4 << 20
 
 
 def trial_facts(
-    trial: Trial, scenario: Scenario, model: ResolvedModel | None, budget_flags: Mapping[str, Any]
+    trial: Trial,
+    scenario: Scenario,
+    model: ResolvedModel | None,
+    budget_flags: Mapping[str, Any],
+    server: ServerFacts | None = None,
 ) -> TrialFacts:
-    """The trial in plain values; ``server_flags`` are those it was in fact given."""
+    """The trial in plain values; ``server_flags`` are those it was in fact given.
+
+    ``server`` is the one it is played against. One that was attached to says itself what it
+    serves; what the scenario's model is known to be holds for it only under the same name.
+    """
+    served = trial.model
+    if trial.attach is not None:
+        served = server.served_model if server is not None else None
+    known = model.config if model is not None and served == trial.model else None
     return TrialFacts(
         trial_id=trial.trial_id,
         scenario=trial.scenario,
@@ -30,13 +44,13 @@ def trial_facts(
         is_baseline=trial.is_baseline,
         repeat=trial.repeat,
         launch=trial.launch,
-        model=trial.model or "(whatever the attached server serves)",
+        model=served or UNKNOWN_MODEL,
         server_flags={**trial.flags, **budget_flags},
         workload={**trial.workload.model_dump(), "label": trial.workload.label},
         seed=trial.seed,
         kv_budget=trial.kv_budget.model_dump(),
         slo=scenario.slo.model_dump(exclude_none=True),
-        model_config=effective_config(model.config if model else None, trial.flags),
+        model_config=effective_config(known, trial.flags),
         stamp=trial.stamp,
         engine=trial.engine,
     )

@@ -47,7 +47,7 @@ from harness.execute.progress import Progress
 from harness.execute.reference import reference_facts, reference_spec, run_reference_trial
 from harness.execute.strategies import check_heads, emulation_flags, refusal
 from harness.load import Target
-from harness.record import SCHEMA_VERSION, BenchRecord, Environment, ServerFacts
+from harness.record import ATTACHED, SCHEMA_VERSION, BenchRecord, Environment, ServerFacts
 from harness.run import VISIBLE_DEVICES, Endpoint, run_trial, seal_unplayed
 from harness.scenario import Scenario, Trial, expand, launch_groups, slugify
 from harness.specs.model import ModelSpec, model_spec
@@ -187,7 +187,10 @@ def _models_of(
 def _environment(scenario: Scenario, progress: Progress) -> Environment:
     """This machine; where vLLM is to run on its CPU, with what that CPU does at best."""
     found = machine.describe(scenario.profile)
-    if scenario.profile != "cpu" or scenario.attach is not None or scenario.engine != "vllm":
+    if scenario.attach is not None:
+        # The client's GPUs are none of the server's.
+        return dataclasses.replace(found, profile=ATTACHED, gpus=())
+    if scenario.profile != "cpu" or scenario.engine != "vllm":
         return found
     progress.preparing("looking up what this CPU can do at best (measured once, some seconds)")
     name = f"{found.cpu or 'unknown CPU'}, {found.cpu_cores} cores"
@@ -541,6 +544,7 @@ def _run_attached(
         _give_up(bench, group, str(error), skipped=False)
         return
     bench.progress.healthy(None, facts.granted)
+    _note_served(bench, trial, facts.served_model)
     endpoint = Endpoint(
         root_url=attached.root_url(url),
         target=Target(url, facts.served_model or "", api_key, bench.scenario.timeouts.request_s),
@@ -550,6 +554,20 @@ def _run_attached(
     )
     given_up = _play_all(bench, group, first, trials, facts, endpoint, {})
     _ask(bench, trial, facts, endpoint, given_up)
+
+
+def _note_served(bench: _Bench, trial: Trial, served: str | None) -> None:
+    """Let the record name what is served, whatever the scenario thinks is."""
+    if trial.model not in (None, served):
+        bench.progress.warn(
+            f"the server serves {served}, not {trial.model} as the scenario says: the run is "
+            "stored as one of the first, and of its configuration nothing is known"
+        )
+    if bench.record.scenario.get("model") != served:
+        bench.record = dataclasses.replace(
+            bench.record, scenario={**bench.record.scenario, "model": served}
+        )
+        write_bench(bench.folder, bench.record)
 
 
 def _play_all(
@@ -572,7 +590,7 @@ def _play_all(
             continue
         bench.progress.trial(trial, first + offset, trials)
         began = time.monotonic()
-        record = trial_facts(trial, bench.scenario, bench.models[trial.model], extra)
+        record = trial_facts(trial, bench.scenario, bench.models[trial.model], extra, facts)
         requests = plan(trial, token_range(record.model_config))
         try:
             run, given_up = run_trial(
@@ -629,7 +647,7 @@ def _give_up(
     for trial in group:
         run = seal_unplayed(
             bench.folder,
-            trial_facts(trial, bench.scenario, bench.models[trial.model], {}),
+            trial_facts(trial, bench.scenario, bench.models[trial.model], {}, facts),
             bench.environment,
             skipped=skipped,
             reason=reason,

@@ -20,7 +20,7 @@ from harness import store, units
 from harness.analysis import latency
 from harness.analysis.results import Analysis, KvComparison, TrialAnalysis
 from harness.analysis.verdict import grouped
-from harness.record import BenchRecord, Environment, ServerFacts, TrialRecord
+from harness.record import ATTACHED, BenchRecord, Environment, ServerFacts, TrialRecord
 from harness.report import request_table
 from harness.report.request_table import RequestTable
 from harness.shell import shell_line
@@ -74,6 +74,12 @@ def command_text(words: Iterable[str], env: Mapping[str, str] | None = None) -> 
     return " ".join([*settings, shell_line(words)])
 
 
+def in_clone(words: Iterable[str]) -> str:
+    """Our own command as it is typed in a clone after ``make setup``, which puts it on no PATH."""
+    program, *rest = words
+    return command_text([".venv/bin/kvbench" if program == "kvbench" else program, *rest])
+
+
 def machine(environment: Environment) -> tuple[Fact, ...]:
     """The machine and software of a run."""
     gpus = [
@@ -81,16 +87,19 @@ def machine(environment: Environment) -> tuple[Fact, ...]:
         for gpu in environment.gpus
     ]
     cores = units.counted(environment.cpu_cores, "core")
+    attached = environment.profile == ATTACHED
+    # What follows is then the client's machine; the server may run on another.
+    own = " (client)" if attached else ""
     packages = ", ".join(f"{name} {version}" for name, version in environment.packages.items())
     return (
         Fact("Profile", environment.profile),
         Fact("Taken at", environment.started_at or units.DASH),
-        Fact("GPU", "; ".join(gpus) or "none"),
-        Fact("Processor", f"{environment.cpu or units.DASH}, {cores}"),
-        Fact("Memory", units.format_bytes(environment.memory_bytes)),
-        Fact("System", f"{environment.platform}, Python {environment.python}"),
+        Fact("GPU", "; ".join(gpus) or (units.DASH if attached else "none")),
+        Fact(f"Processor{own}", f"{environment.cpu or units.DASH}, {cores}"),
+        Fact(f"Memory{own}", units.format_bytes(environment.memory_bytes)),
+        Fact(f"System{own}", f"{environment.platform}, Python {environment.python}"),
         Fact("kvbench", environment.kvbench_version),
-        Fact("Packages", packages or units.DASH),
+        Fact(f"Packages{own}", packages or units.DASH),
         Fact("Git revision", _revision(environment)),
     )
 
@@ -114,7 +123,7 @@ def setup(bench: BenchRecord, trials: Sequence[TrialRecord], analysis: Analysis)
     shared = scenario.get("server") or {}
     return [
         Fact("Command", command_text(bench.command), code=True),
-        Fact("Model", str(scenario.get("model") or (server.served_model if server else None))),
+        Fact("Model", _model(scenario, server)),
         Fact("Engine", f"{server.engine if server else 'vllm'} {version or units.DASH}"),
         Fact("Flags of every server", json.dumps(shared, ensure_ascii=False), code=True),
         *_variant_facts(bench),
@@ -124,6 +133,11 @@ def setup(bench: BenchRecord, trials: Sequence[TrialRecord], analysis: Analysis)
         Fact("Objectives (SLO)", _objectives(scenario.get("slo"))),
         Fact("Time", time_text(bench)),
     ]
+
+
+def _model(scenario: Mapping[str, object], server: ServerFacts | None) -> str:
+    served = server.served_model if server is not None and not server.launched else None
+    return str(served or scenario.get("model") or units.DASH)
 
 
 def _repeats(count: object) -> str:

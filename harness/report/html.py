@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 #: Cautions that the opening already tells in its own words.
-_TOLD_ABOVE = ("cpu_profile", "no_interval", "variant_skipped")
+_TOLD_ABOVE = ("cpu_profile", "attached", "no_interval", "variant_skipped")
 
 
 #: A log's colours, or worse, would act on the terminal of whoever reads the page's source.
@@ -110,11 +110,17 @@ def page(
         "cautions": [c.text for c in analysis.cautions if c.code not in _TOLD_ABOVE],
         "skipped": dict(bench.skipped) | dict(analysis.skipped),
         "record_link": evidence.link(run_dir / store.BENCH_FILE, folder),
-        "report_command": evidence.command_text(["kvbench", "report", str(run_dir)]),
-        "bench_command": evidence.command_text(bench.command),
+        **_again(bench, run_dir),
         "stamps": sorted({t.stamp for t in analysis.trials if t.status == "sealed"}),
     }
     return render("report.html.j2", context)
+
+
+def _again(bench: BenchRecord, run_dir: Path) -> dict[str, str]:
+    """The commands that measure again and draw again; kvbench of no known revision is installed."""
+    write = evidence.in_clone if bench.environment.git_revision else evidence.command_text
+    report = write(["kvbench", "report", str(run_dir)])
+    return {"bench_command": write(bench.command), "report_command": report}
 
 
 def _is_above(drawn: Drawn) -> bool:

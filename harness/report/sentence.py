@@ -20,6 +20,7 @@ from harness import units
 from harness.analysis.quality import gate_failures
 from harness.analysis.reasons import by_reason
 from harness.analysis.results import Analysis, Cell, Comparison, KvComparison, Row, Verdict
+from harness.record import ATTACHED
 from harness.report.names import load_name
 from harness.report.quality_text import judge_clause, reasons_text, standing_brief
 from harness.report.tables import ratio_text, value_text
@@ -383,6 +384,11 @@ def _limits(analysis: Analysis) -> tuple[str, ...]:
         limits.append(
             "CPU profile: a small embedded model on this machine's processor. Capacity per byte "
             "carries over to a GPU; speeds and latencies do not."
+        )
+    if analysis.profile == ATTACHED:
+        limits.append(
+            "Attached: a server that was running already was measured. Its machine, flags, memory "
+            "and earlier load are not known here."
         )
     fewest = _fewest_replicates(analysis)
     if fewest is not None and fewest < 3:

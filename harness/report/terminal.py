@@ -8,13 +8,15 @@ is no terminal. Not covered: evidence, definitions and doubts in full, which are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.analysis.results import Analysis
+from harness.record import ATTACHED
 from harness.report.sentence import answer
 from harness.report.tables import CellText, RowText, TableText, table
-from harness.units import counted
+from harness.units import DASH, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 #: More tables than these scroll the answer away.
 MAX_TABLES = 4
+#: Wider than any table, for finding out how wide one wants to be.
+_UNBOUND = 10_000
 #: The rows that fit on one screen.
 ROWS = (
     "kv.kv_bytes_per_token",
@@ -50,13 +54,10 @@ def print_result(
 
     out = console or Console(stderr=True, highlight=False)
     found = answer(analysis)
-    out.print(Text(plain(f"{analysis.profile.upper()} profile  {analysis.scenario}"), style="bold"))
+    taken = "ATTACHED" if analysis.profile == ATTACHED else f"{analysis.profile.upper()} profile"
+    out.print(Text(plain(f"{taken}  {analysis.scenario}"), style="bold"))
     for comparison in analysis.comparisons[:MAX_TABLES]:
-        text = table(comparison)
-        out.print(draw_table(text))
-        for note in text.notes:
-            line = Text(plain(f" [{note.number}] {note.text}"), style="dim")
-            out.print(line, no_wrap=True, overflow="ellipsis")
+        print_table(table(comparison), out)
     if len(analysis.comparisons) > MAX_TABLES:
         rest = len(analysis.comparisons) - MAX_TABLES
         more = counted(rest, "more load")
@@ -76,8 +77,65 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
 
 
-def draw_table(text: TableText) -> Table:
-    """One load as a table of the rows that decide; every text is made harmless."""
+def print_table(text: TableText, console: Console) -> None:
+    """One load: the rows that decide, in as many tables as the width asks for, and every doubt.
+
+    Nothing is cut. Variants that left no figure have no column but a line that names them.
+    """
+    from rich.text import Text
+
+    rows = tuple(row for row in text.rows if row.metric in ROWS)
+    measured = [name for name in text.variants if _is_measured(name, rows)]
+    shown = _only(text, rows, measured or list(text.variants))
+    for part in _parts(shown, console):
+        console.print(draw_table(part))
+    absent = [name for name in text.variants if name not in shown.variants]
+    told = [f"without a figure under this load: {', '.join(absent)}"] if absent else []
+    told += [f"[{note.number}] {note.text}" for note in shown.notes]
+    if rest := len(text.notes) - len(shown.notes):
+        told.append(f"{counted(rest, 'more doubt')} about other figures: in the report")
+    for line in told:
+        console.print(Text(plain(f" {line}"), style="dim"))
+
+
+def _is_measured(name: str, rows: Sequence[RowText]) -> bool:
+    cells = [cell for row in rows for cell in row.cells if cell.variant == name]
+    return any(cell.value != DASH for cell in cells)
+
+
+def _only(text: TableText, rows: Sequence[RowText], names: Sequence[str]) -> TableText:
+    """The same table with these rows and columns alone, and the doubts that they point at."""
+    kept = tuple(
+        replace(row, cells=tuple(cell for cell in row.cells if cell.variant in names))
+        for row in rows
+    )
+    return replace(text, variants=tuple(names), rows=kept, more=(), notes=text.notes_of(kept))
+
+
+def _parts(text: TableText, console: Console) -> list[TableText]:
+    """Tables that fit the width whole: each holds the baseline and some of the others."""
+    first, *others = text.variants
+    for count in range(len(others), 0, -1):
+        groups = [others[at : at + count] for at in range(0, len(others), count)]
+        parts = [_only(text, text.rows, [first, *group]) for group in groups]
+        if count == 1 or all(_fits(part, console) for part in parts):
+            return parts
+    return [text]
+
+
+def _fits(text: TableText, console: Console) -> bool:
+    from rich.measure import Measurement
+
+    drawn = draw_table(text, whole=True)
+    unbound = console.options.update(width=_UNBOUND)
+    return Measurement.get(console, unbound, drawn).maximum <= console.width
+
+
+def draw_table(text: TableText, *, whole: bool = False) -> Table:
+    """The rows of ``text`` as one table; every text is made harmless, and wrapped, never cut.
+
+    ``whole`` keeps each line of a cell in one piece, for finding out how wide that is.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -85,15 +143,15 @@ def draw_table(text: TableText) -> Table:
     two = len(text.variants) == 2
     title = Text(plain(text.label), style="bold")
     drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    drawn.add_column("")
+    drawn.add_column("", overflow="fold", min_width=12, max_width=None if two else 13)
     for variant in text.variants:
-        drawn.add_column(Text(plain(variant)), justify="right")
+        name = Text(plain(variant))
+        drawn.add_column(name, justify="right", overflow="fold", no_wrap=whole)
     if two:
-        drawn.add_column("ratio [95 %]", justify="right", no_wrap=True)
-        drawn.add_column("verdict")
+        drawn.add_column("ratio [95 %]", justify="right", overflow="fold", no_wrap=whole)
+        drawn.add_column("verdict", overflow="fold")
     for row in text.rows:
-        if row.metric in ROWS:
-            drawn.add_row(*(Text(plain(cell)) for cell in _cells(row, two=two)))
+        drawn.add_row(*(Text(plain(cell)) for cell in _cells(row, two=two)))
     return drawn
 
 
@@ -110,7 +168,10 @@ def _value(cell: CellText) -> str:
 
 
 def _stacked(cell: CellText) -> str:
-    return "\n".join(part for part in (_value(cell), cell.ratio, _verdict(cell)) if part)
+    # The interval and the doubt on lines of their own: columns of many variants are narrow.
+    ratio = cell.ratio.replace(" [", "\n[")
+    verdict = _verdict(cell).replace(", ", ",\n")
+    return "\n".join(part for part in (_value(cell), ratio, verdict) if part)
 
 
 def _verdict(cell: CellText) -> str:

@@ -26,6 +26,7 @@ from harness.execute.local import run_scenario
 from harness.execute.progress import Silent
 from harness.record import BenchRecord, CpuPeaks, TrialRecord
 from harness.scenario import Scenario, Trial, load_scenario
+from tests.standin.process import standin_server
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "tests" / "data" / "server_logs"
@@ -436,6 +437,38 @@ def test_an_attached_server_is_measured_without_launching(
     assert record.kv_budget_bytes is None
     # It may run on any machine; this one's peaks say nothing of it.
     assert record.environment.cpu_peaks is None
+
+
+def test_an_attached_server_is_stored_as_what_it_serves(
+    tmp_path: Path, model: Path, standin: Any
+) -> None:
+    path = tmp_path / "demo.yaml"
+    path.write_text(SCENARIO.format(model=model))
+    record, trials = bench(tmp_path, load_scenario(path, "cpu", attach=standin.url()))
+    facts = trials["attached"][0].run.trial
+    assert facts.model == record.scenario["model"] == "standin"
+    # The scenario's model is that of servers launched here; its layout is not this one's.
+    assert facts.model_config is None
+    assert record.environment.profile == "attached"
+    assert record.environment.gpus == ()
+
+
+def test_a_model_that_was_named_for_an_attached_server_holds_only_if_it_is_served(
+    tmp_path: Path, model: Path, standin: Any
+) -> None:
+    path = tmp_path / "demo.yaml"
+    path.write_text(SCENARIO.format(model=model))
+    told = Told()
+    named = load_scenario(path, "cpu", overrides=[f"model={model}"], attach=standin.url())
+    record, trials = bench(tmp_path, named, told)
+    assert record.scenario["model"] == "standin"
+    assert trials["attached"][0].run.trial.model_config is None
+    assert any("serves standin, not" in text for text in told.warnings)
+    with standin_server("--model", str(model)) as server:
+        same = load_scenario(path, "cpu", overrides=[f"model={model}"], attach=server.url())
+        record, trials = bench(tmp_path, same)
+    assert record.scenario["model"] == str(model)
+    assert trials["attached"][0].run.trial.model_config is not None
 
 
 def test_an_attached_server_that_is_not_there_fails_with_the_reason(

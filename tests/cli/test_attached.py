@@ -1,0 +1,62 @@
+"""A run against a server that was running already says nothing of one that it did not start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_commands import kvbench
+from tests.execute.test_local import CONFIG, SCENARIO
+
+#: What is true of a server that kvbench launches on a CPU, and of no other.
+FALSE_HERE = ("NO GPU", "CPU profile", "this machine's processor", "no GPU", "taken without a GPU")
+
+
+@pytest.fixture
+def run(tmp_path: Path, standin: Any) -> tuple[Path, str, str]:
+    """A stored attached run, what the bench printed on stdout, and on stderr."""
+    model = tmp_path / "a-model-of-the-file"
+    model.mkdir()
+    (model / "config.json").write_text(CONFIG)
+    (tmp_path / "demo.yaml").write_text(SCENARIO.format(model=model))
+    done = kvbench("bench", "demo.yaml", "--url", standin.url(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder = next(tmp_path.glob("results/demo/*"))
+    return folder, done.stdout, done.stderr
+
+
+def test_banner_table_page_and_comparison_say_attached(
+    run: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    folder, table, banner = run
+    assert "attached: http://127.0.0.1" in banner
+    assert "ATTACHED  demo" in table
+    compared = kvbench("compare", str(folder), str(folder), cwd=tmp_path)
+    assert compared.returncode == 0, compared.stderr
+    pages = [path.read_text() for path in tmp_path.glob("reports/**/*.html")]
+    assert len(pages) >= 2
+    for text in (banner, table, compared.stdout, *pages):
+        assert [words for words in FALSE_HERE if words in text.replace("&#39;", "'")] == []
+    assert "attached: a server that was running already" in pages[0] + pages[1]
+    # The model of the scenario's file was never served.
+    assert all("a-model-of-the-file" not in text for text in (compared.stdout, table, *pages))
+    assert "standin" in compared.stdout
+    # 23,040 bytes are what a token of that model would take.
+    assert all("23,040" not in text for text in (table, *pages))
+
+
+def test_the_address_is_not_printed_before_it_was_checked(tmp_path: Path) -> None:
+    (tmp_path / "demo.yaml").write_text(SCENARIO.format(model="m"))
+    done = kvbench("bench", "demo.yaml", "--url", "http://me:hunter2@host/v1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "attached:" not in done.stderr
+
+
+def test_figures_as_json_name_the_profile_attached(
+    run: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    done = kvbench("report", str(run[0]), "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["profile"] == "attached"
