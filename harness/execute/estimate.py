@@ -15,7 +15,7 @@ from statistics import fmean
 from harness.errors import KvbenchError
 from harness.execute import pressing
 from harness.execute.strategies import refusal
-from harness.record import BenchRecord, Run
+from harness.record import ATTACHED, BenchRecord, Run
 from harness.scenario import Scenario, Trial, Workload, expand, launch_groups, slugify
 from harness.scenario.load import NEEDLE_ANSWER_TOKENS
 from harness.store import read_manifest, read_run, runs_of
@@ -70,7 +70,8 @@ def estimate(scenario: Scenario, root: Path) -> Estimate:
     assumed = (
         _REFERENCE_LAUNCH if scenario.engine == "reference" else (rates.startup_s, rates.stop_s)
     )
-    start_s, stop_s = _measured_launch(earlier) or assumed
+    measured_launch = _measured_launch(earlier)
+    start_s, stop_s = measured_launch or assumed
     refused = [_refused(trial, scenario) for trial in trials]
     idle = len({trial.launch for trial, no in zip(trials, refused, strict=True) if no})
     total_s = (launches - idle) * (start_s + stop_s) + sum(
@@ -78,8 +79,23 @@ def estimate(scenario: Scenario, root: Path) -> Estimate:
         for value, trial, no in zip(load_s, trials, refused, strict=True)
         if not no
     )
-    total_s += _quality_s(scenario, earlier, rates)
-    return Estimate(total_s, launches, len(trials), _basis(earlier, known, len(trials), rates))
+    asked_s = _measured_quality_s(scenario, earlier)
+    total_s += assumed_quality_s(scenario, rates) if asked_s is None else asked_s
+    # What goes into the sum, and whether the earlier run told it.
+    rests = {
+        "starts of servers": launches == 0 or measured_launch is not None,
+        f"{known} of {len(trials)} trials": known == len(trials),
+        "questions of quality": scenario.quality is None or asked_s is not None,
+    }
+    used = {
+        "starts of servers": launches > 0 and measured_launch is not None,
+        f"{known} of {len(trials)} trials": known > 0,
+        "questions of quality": asked_s is not None and scenario.quality is not None,
+    }
+    told = tuple(name for name, is_used in used.items() if is_used)
+    run_id = earlier[0].run_id if earlier is not None else None
+    basis = _basis(run_id, told, whole=all(rests.values()), rates=rates)
+    return Estimate(total_s, launches, len(trials), basis)
 
 
 def _refused(trial: Trial, scenario: Scenario) -> bool:
@@ -88,18 +104,14 @@ def _refused(trial: Trial, scenario: Scenario) -> bool:
     return refusal(trial, scenario.profile) is not None
 
 
-def _quality_s(
-    scenario: Scenario, earlier: tuple[BenchRecord, Sequence[Run]] | None, rates: Rates
-) -> Seconds:
-    """The time that questions about quality take: as last time, else from the rates."""
-    if scenario.quality is None:
-        return 0.0
-    same = earlier is not None and earlier[0].scenario.get(
-        "quality"
-    ) == scenario.quality.model_dump(mode="json")
-    if earlier is not None and same and earlier[0].quality_s is not None:
-        return earlier[0].quality_s
-    return assumed_quality_s(scenario, rates)
+def _measured_quality_s(
+    scenario: Scenario, earlier: tuple[BenchRecord, Sequence[Run]] | None
+) -> Seconds | None:
+    """The time that the same questions about quality took last time; None if nobody knows."""
+    if scenario.quality is None or earlier is None:
+        return None
+    same = earlier[0].scenario.get("quality") == scenario.quality.model_dump(mode="json")
+    return earlier[0].quality_s if same else None
 
 
 def assumed_quality_s(scenario: Scenario, rates: Rates) -> Seconds:
@@ -158,7 +170,7 @@ def _last_finished(root: Path, scenario: Scenario) -> tuple[BenchRecord, list[Ru
     for folder in reversed(runs_of(root, slugify(scenario.name))):
         try:
             bench = read_manifest(folder)
-            if bench.status != "finished" or bench.environment.profile != scenario.profile:
+            if bench.status != "finished" or not _measured_alike(bench, scenario):
                 continue
             return bench, [
                 run for run in (read_run(folder, t) for t in bench.trial_ids) if run is not None
@@ -166,6 +178,17 @@ def _last_finished(root: Path, scenario: Scenario) -> tuple[BenchRecord, list[Ru
         except KvbenchError:
             continue
     return None
+
+
+def _measured_alike(bench: BenchRecord, scenario: Scenario) -> bool:
+    """Same device and server: what an attached server did says nothing of those launched here."""
+    profile = ATTACHED if scenario.attach is not None else scenario.profile
+    return (
+        bench.environment.profile == profile
+        and bench.scenario.get("attach") == scenario.attach
+        and (bench.scenario.get("engine") or "vllm") == scenario.engine
+        and (scenario.attach is not None or bench.scenario.get("model") == scenario.model)
+    )
 
 
 def _key(trial: Trial) -> tuple[str, str]:
@@ -197,16 +220,15 @@ def _measured_launch(
     return bench.server_startup_s / launches, bench.server_stop_s / launches
 
 
-def _basis(
-    earlier: tuple[BenchRecord, Sequence[Run]] | None, known: int, trials: int, rates: Rates
-) -> str:
+def _basis(run_id: str | None, told: Sequence[str], *, whole: bool, rates: Rates) -> str:
+    """What the estimate rests on; ``told`` is what the earlier run gave, ``whole``: all of it."""
     assumed = (
         f"assumed rates ({rates.basis}: start {format_duration(rates.startup_s)}, prefill "
         f"{rates.prefill_tokens_per_s:,.0f} tokens/s, decode up to {rates.decode_max_per_s:,.0f} "
         "tokens/s)"
     )
-    if earlier is None or known == 0:
-        return f"{assumed}; no earlier run of this scenario is stored here"
-    if known == trials:
-        return f"the run {earlier[0].run_id} on this profile"
-    return f"the run {earlier[0].run_id} for {known} of {trials} trials, else {assumed}"
+    if run_id is None or not told:
+        return f"{assumed}; no earlier run like this one is stored here"
+    if whole:
+        return f"the run {run_id} on this profile"
+    return f"the run {run_id} for {', '.join(told)}, else {assumed}"
