@@ -7,7 +7,7 @@ nothing was measured, and the output says so.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
@@ -18,12 +18,13 @@ from harness.specs.gpu import GpuSpec, gpu_spec
 from harness.specs.model import ModelSpec, model_spec
 from harness.theory.advice import Advice, Case, Option
 from harness.theory.advice import advise as weigh
-from harness.theory.budget import DEFAULT_UTILIZATION
+from harness.theory.budget import DEFAULT_UTILIZATION, Budget
 from harness.theory.settings import EngineSettings, default_max_num_batched_tokens
 from harness.units import (
     DASH,
     format_bytes,
     format_count,
+    format_percent,
     format_ratio,
     parse_tokens,
 )
@@ -43,6 +44,13 @@ def advise(
     ] = None,
     tp: Annotated[int, typer.Option(min=1, help="tensor_parallel_size")] = 1,
     gpu_memory_utilization: Annotated[float, typer.Option()] = DEFAULT_UTILIZATION,
+    async_scheduling: Annotated[
+        bool | None,
+        typer.Option(
+            "--async-scheduling/--no-async-scheduling",
+            help="Schedule a step ahead, the engine's default; matters to windows.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
 ) -> None:
     """Weigh the KV-cache strategies for your case, from theory alone."""
@@ -55,9 +63,8 @@ def advise(
         output_tokens=_tokens(output_tokens),
         shared_prefix_tokens=0 if shared_prefix is None else _tokens(shared_prefix),
     )
-    advice = weigh(
-        _model(model), _settings(card, tp), card, case, utilization=gpu_memory_utilization
-    )
+    settings = replace(_settings(card, tp), async_scheduling=async_scheduling)
+    advice = weigh(_model(model), settings, card, case, utilization=gpu_memory_utilization)
     if as_json:
         typer.echo(json.dumps({"model": model, "stamp": STAMP, "says": SAYS, **asdict(advice)}))
     else:
@@ -91,25 +98,40 @@ def _text(model: str, advice: Advice) -> str:
     prefix = f", {case.shared_prefix_tokens:,} of them shared" if case.shared_prefix_tokens else ""
     wanted = f"{case.concurrency:,} requests of {case.context_tokens:,} tokens{prefix}"
     terms = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in budget.terms)
-    pool = f"KV pool {format_bytes(budget.kv_bytes)} of {format_bytes(budget.total_bytes)}"
-    lines = [f"{model} on {advice.gpu}: {wanted}", f"  ({SAYS})", f"{pool}: {terms}", ""]
-    lines += [_HEAD, *(_line(option) for option in advice.options), ""]
+    lines = [f"{model} on {advice.gpu}: {wanted}", f"  ({SAYS})", f"{_pool(budget)}: {terms}", ""]
+    width = max(len(option.strategy) for option in advice.options)
+    lines += [_head(width), *(_line(option, width) for option in advice.options), ""]
     lines += [f"recommended: {advice.recommended or DASH}", f"  {advice.why}", _FOOT]
     return "\n".join(lines)
 
 
-_HEAD = (
-    f"{'strategy':42} {'memory':>8} {'capacity':>8} {'fit':>7} {'decoding':>9} {'TTFT':>7}  effort"
-)
+def _pool(budget: Budget) -> str:
+    usable = int(budget.total_bytes * budget.utilization)
+    of = (
+        f"{format_percent(budget.utilization, 0)} of {format_bytes(budget.total_bytes)}, "
+        f"{format_bytes(usable)}, per GPU"
+    )
+    if budget.fits:
+        return f"KV pool {format_bytes(budget.kv_bytes)} of what the engine may use ({of})"
+    return f"no KV pool: {format_bytes(-budget.kv_bytes)} more than the engine may use ({of})"
+
+
+def _head(width: int) -> str:
+    columns = f"{'memory':>8} {'capacity':>8} {'fit':>7} {'decoding':>9} {'TTFT':>7}  effort"
+    return f"{'strategy':{width}} {columns}"
+
+
 _FOOT = (
     "Ratios are to the first line (memory: higher saves more); decoding is the roofline's upper "
-    "bound with the requests that fit, TTFT its lower bound for a prompt alone."
+    "bound with the requests that fit, TTFT its lower bound for a prompt alone.\n"
+    "C11 to C14 are claims of the textbook chapter that kvbench tests (docs/chapter.md): `kvbench "
+    "bench` measures what they cost here."
 )
 
 
-def _line(option: Option) -> str:
+def _line(option: Option, width: int) -> str:
     figures = (
-        f"{option.strategy:42} {format_ratio(option.memory_ratio):>8} "
+        f"{option.strategy:{width}} {format_ratio(option.memory_ratio):>8} "
         f"{format_ratio(option.capacity_ratio):>8} {format_count(option.concurrency, 1):>7} "
         f"{format_ratio(option.throughput_ratio):>9} {format_ratio(option.ttft_ratio):>7}"
     )
@@ -117,5 +139,5 @@ def _line(option: Option) -> str:
     reason = f"; {option.reason}" if option.reason is not None else ""
     return (
         f"{figures}  {option.effort}: {option.change}\n"
-        f"    {STAMP}{fits}; quality: {option.quality}{reason}"
+        f"    {STAMP}{fits}; quality loss: {option.quality_loss}{reason}"
     )

@@ -52,10 +52,10 @@ Step = Annotated[int | None, typer.Option(help="Tokens of one scheduler step; ma
 Drafts = Annotated[int, typer.Option(help="Draft tokens of the model's own MTP module.")]
 PrefixCaching = Annotated[bool | None, typer.Option("--prefix-caching/--no-prefix-caching")]
 Ahead = Annotated[
-    bool,
+    bool | None,
     typer.Option(
         "--async-scheduling/--no-async-scheduling",
-        help="Keep two steps in flight, as engines from 0.26 do on CUDA.",
+        help="Schedule a step ahead; the default on CUDA. Matters to windows.",
     ),
 ]
 NoHybrid = Annotated[
@@ -94,7 +94,7 @@ def calc(
     max_num_batched_tokens: Step = None,
     num_speculative_tokens: Drafts = 0,
     prefix_caching: PrefixCaching = None,
-    async_scheduling: Ahead = False,
+    async_scheduling: Ahead = None,
     disable_hybrid_kv_cache_manager: NoHybrid = False,
     dtype: Dtype = "auto",
     quantization: Quantization = None,
@@ -124,7 +124,7 @@ def calc(
         decode_context_parallel_size=dcp,
         enable_prefix_caching=prefix_caching,
         num_speculative_tokens=num_speculative_tokens,
-        batches_in_flight=2 if async_scheduling else 1,
+        async_scheduling=async_scheduling,
         quantization=quantization,
         disable_hybrid_kv_cache_manager=disable_hybrid_kv_cache_manager,
     )

@@ -206,6 +206,17 @@ def _described(group: CacheGroup, max_model_len: Tokens, settings: EngineSetting
     )
 
 
+def _in_flight(settings: EngineSettings) -> str:
+    ahead = "; one step fewer without async_scheduling" if settings.schedules_ahead else ""
+    guessed = settings.device == "cuda" and settings.max_num_batched_tokens is None
+    unsaid = "; the default step grows with the card: state it, or name the card" if guessed else ""
+    return (
+        f"windows are charged with {settings.tokens_in_flight:,} tokens in flight "
+        f"({settings.batches_in_flight} × max_num_batched_tokens {settings.batch_tokens:,})"
+        f"{ahead}{unsaid}"
+    )
+
+
 def _notes(
     groups: tuple[CacheGroup, ...], model: ModelSpec, settings: EngineSettings
 ) -> tuple[str, ...]:
@@ -219,11 +230,7 @@ def _notes(
     if settings.snapkv is not None:
         notes.append(snapkv.note(settings.snapkv, _primary_block(groups)))
     if kinds & {"sliding", "chunked", "evicting"}:
-        notes.append(
-            f"windows are charged with {settings.tokens_in_flight:,} tokens in flight "
-            f"({settings.batches_in_flight} × max_num_batched_tokens {settings.batch_tokens:,}); "
-            "engines from 0.26 on schedule ahead on CUDA and keep two batches in flight"
-        )
+        notes.append(_in_flight(settings))
     if model.is_hybrid and model.attention_layers and settings.enable_prefix_caching is None:
         notes.append(
             "prefix caching is taken to be on (the engine's default): it costs a state more"

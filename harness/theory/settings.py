@@ -19,15 +19,48 @@ Device = Literal["cuda", "cpu"]
 _CUDA_BLOCK: Tokens = 16
 _CPU_BLOCK: Tokens = 128
 _SERVER_BATCH: Tokens = 2048
+#: Ways of drafting that need a step's result before the next one can be scheduled.
+_DRAFTS_IN_STEP = ("ngram", "suffix", "medusa", "mlp_speculator", "custom_class")
+
+#: What the engine's ``--dtype`` takes.
+DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
+
+_POSITIVE = (
+    "block_size",
+    "max_model_len",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "decode_context_parallel_size",
+)
+
+_SPELLED_ALIKE = (
+    "kv_cache_dtype",
+    "dtype",
+    "block_size",
+    "max_model_len",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "quantization",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "decode_context_parallel_size",
+    "enable_prefix_caching",
+    "async_scheduling",
+    "mamba_cache_dtype",
+    "mamba_ssm_cache_dtype",
+    "disable_hybrid_kv_cache_manager",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """What a vLLM server was told, as far as its KV cache is concerned.
 
-    None means the engine's own default. ``batches_in_flight`` is the number of steps whose tokens
-    may be unsettled at once: 1, or 2 where the engine schedules ahead (0.26 and later on CUDA);
-    it only matters to windows. ``cpu_features`` (``amx``, ``avx512_bf16``) are the CPU's own,
+    None means the engine's own default. ``async_scheduling`` asks for a step that is scheduled
+    while the one before still runs; False is also what engines before 0.26 charged windows with.
+    ``cpu_features`` (``amx``, ``avx512_bf16``) are the CPU's own,
     since the CPU backend chooses block size and state dtype by them. ``eviction`` is the
     rule of the plugin in ``engines/eviction``, if its variable is set; ``snapkv`` its other rule,
     which frees blocks after a prompt and so leaves capacity and peak as they are.
@@ -45,7 +78,7 @@ class EngineSettings:
     decode_context_parallel_size: int = 1
     enable_prefix_caching: bool | None = None
     num_speculative_tokens: int = 0
-    batches_in_flight: int = 1
+    async_scheduling: bool | None = None
     mamba_cache_dtype: str = "auto"
     mamba_ssm_cache_dtype: str = "auto"
     kv_cache_dtype_skip_layers: tuple[str, ...] = ()
@@ -85,24 +118,28 @@ class EngineSettings:
         return _SERVER_BATCH * (world if self.device == "cpu" else 1)
 
     @property
+    def batches_in_flight(self) -> int:
+        """Steps whose tokens may be unsettled at once; only windows and eviction feel it.
+
+        One per pipeline stage, and one more where the scheduler runs ahead of the device: by
+        default on CUDA, never on the CPU. Source: vLLM 0.32.0, ``max_concurrent_batches`` and
+        the defaults above it, with the model runner that CUDA takes.
+        """
+        return self.pipeline_parallel_size + (1 if self.schedules_ahead else 0)
+
+    @property
+    def schedules_ahead(self) -> bool:
+        """Whether a step is scheduled before the one that runs is done."""
+        if self.device == "cpu":
+            return False
+        if self.async_scheduling is not None:
+            return self.async_scheduling
+        return not (self.num_speculative_tokens and self.speculative_method in _DRAFTS_IN_STEP)
+
+    @property
     def tokens_in_flight(self) -> Tokens:
         """Tokens that may be scheduled but not yet settled."""
         return self.batches_in_flight * self.batch_tokens
-
-
-#: What the engine's ``--dtype`` takes.
-DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
-
-_POSITIVE = (
-    "block_size",
-    "max_model_len",
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "decode_context_parallel_size",
-    "batches_in_flight",
-)
 
 
 def default_max_num_batched_tokens(memory_bytes: Bytes, device_name: str) -> Tokens:
@@ -112,24 +149,6 @@ def default_max_num_batched_tokens(memory_bytes: Bytes, device_name: str) -> Tok
     if memory_bytes >= 70 * GIB and "a100" not in device_name.lower():
         return 8192
     return _SERVER_BATCH
-
-
-_SPELLED_ALIKE = (
-    "kv_cache_dtype",
-    "dtype",
-    "block_size",
-    "max_model_len",
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "quantization",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "decode_context_parallel_size",
-    "enable_prefix_caching",
-    "mamba_cache_dtype",
-    "mamba_ssm_cache_dtype",
-    "disable_hybrid_kv_cache_manager",
-)
 
 
 def settings_from_flags(
@@ -148,6 +167,8 @@ def settings_from_flags(
     known = {key: flags[key] for key in _SPELLED_ALIKE if flags.get(key) is not None}
     speculative = flags.get("speculative_config")
     speculative = speculative if isinstance(speculative, Mapping) else {}
+    if speculative.get("disable_padded_drafter_batch"):
+        known.setdefault("async_scheduling", False)
     skipped = flags.get("kv_cache_dtype_skip_layers") or ()
     rule = rule_from_env(env or {})
     return EngineSettings(
@@ -156,19 +177,9 @@ def settings_from_flags(
             speculative.get("num_speculative_tokens") or flags.get("num_speculative_tokens") or 0
         ),
         speculative_method=str(speculative.get("method", "mtp")),
-        batches_in_flight=_batches_in_flight(flags, device),
         kv_cache_dtype_skip_layers=tuple(str(layer) for layer in skipped),
         cpu_features=cpu_features,
         eviction=rule if isinstance(rule, EvictionRule) else None,
         snapkv=rule if isinstance(rule, SnapKvRule) else None,
         **known,
     )
-
-
-def _batches_in_flight(flags: Mapping[str, Any], device: Device) -> int:
-    """One per pipeline stage, and one more where the scheduler runs ahead of the device."""
-    stages = int(flags.get("pipeline_parallel_size") or 1)
-    if device == "cpu":
-        return stages
-    ahead = flags.get("async_scheduling", True) and stages == 1
-    return stages + 1 if ahead else stages

@@ -236,12 +236,21 @@ def test_figures_are_per_gpu() -> None:
     assert any("per GPU" in note for note in found["notes"])
 
 
-def test_scheduling_ahead_charges_windows_twice() -> None:
+def test_a_gpu_schedules_ahead_by_default_and_charges_windows_twice() -> None:
     arguments = ("openai/gpt-oss-20b", "--kv-memory-gib", "10", "--max-num-batched-tokens", "2048")
-    one, two = figures(*arguments), figures(*arguments, "--async-scheduling")
+    one, two = figures(*arguments, "--no-async-scheduling"), figures(*arguments)
     # ⌈(127 + 2,048) / 16⌉ + 1 and ⌈(127 + 4,096) / 16⌉ + 1.
     assert one["layer_groups"][0]["blocks_per_request"] == 137
     assert two["layer_groups"][0]["blocks_per_request"] == 265
+    # The CPU never runs ahead: ⌈(127 + 2,048) / 32⌉ + 1 in blocks of 32.
+    cpu = figures(*arguments, "--device", "cpu", "--block-size", "32", "--async-scheduling")
+    assert cpu["layer_groups"][0]["blocks_per_request"] == 69
+
+
+def test_a_pipeline_keeps_a_step_per_stage_and_one_ahead() -> None:
+    arguments = ("openai/gpt-oss-20b", "--max-num-batched-tokens", "2048", "--pp", "2")
+    # ⌈(127 + 3 × 2,048) / 16⌉ + 1.
+    assert figures(*arguments)["layer_groups"][0]["blocks_per_request"] == 393
 
 
 def test_the_text_names_units_and_leaves_no_unknown_as_zero() -> None:

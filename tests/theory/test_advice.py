@@ -47,13 +47,57 @@ def test_the_least_effort_that_holds_everything_is_recommended() -> None:
     assert weigh(Case(32_768, 10)).recommended == "paging, model's own dtype"
     assert weigh(Case(32_768, 20)).recommended == "FP8 KV cache"
     assert weigh(Case(32_768, 40)).recommended == "INT4 KV cache, scales per token and head"
-    assert weigh(Case(32_768, 70)).recommended == "sliding window of 4,096"
+    # Two cards hold 32 in the model's own dtype; FP8 on top of that is the least for 64.
+    assert weigh(Case(32_768, 64)).recommended == "2 GPUs, FP8 KV cache"
     assert weigh(Case(32_768, 500)).recommended is None
+
+
+def test_more_cards_and_joined_strategies_are_weighed_only_where_no_flag_is_enough() -> None:
+    assert not [o for o in weigh(Case(32_768, 40)).options if o.effort == "more GPUs"]
+    advice = weigh(Case(32_768, 64))
+    two, fp8 = option(advice, "2 GPUs, model's own"), option(advice, "2 GPUs, FP8")
+    # On each of two cards half of a request lies, and half of the weights.
+    assert (two.gpus, two.memory_ratio, two.fits) == (2, pytest.approx(2.0, rel=1e-3), False)
+    assert two.concurrency is not None
+    assert fp8.concurrency == pytest.approx(2 * two.concurrency, rel=1e-3)
+    assert fp8.change == "--tensor-parallel-size 2 --kv-cache-dtype fp8"
+    # Two cards are enough, so four are not told.
+    assert not any(found.gpus > 2 for found in advice.options)
+    joined, alone = option(advice, "FP8 and sliding"), option(advice, "sliding")
+    assert joined.concurrency is not None
+    assert joined.concurrency == pytest.approx(2 * (alone.concurrency or 0), rel=1e-2)
+    assert "These fit too: FP8 and sliding window of 4,096" in advice.why
+
+
+def test_a_window_is_charged_with_two_steps_as_the_pinned_engine_charges_it() -> None:
+    case = Case(32_768, 64)
+    blocks = weigh(case).budget.kv_bytes // (16 * 131_072)
+    # ⌈(4,095 + 2 × 2,048) / 16⌉ + 1 = 513 blocks a request: 57 fit, not 64.
+    ahead = option(weigh(case), "sliding")
+    assert ahead.concurrency == pytest.approx((blocks - 1) / 513)
+    assert ahead.fits is False
+    # Engines before 0.26, or --no-async-scheduling: ⌈(4,095 + 2,048) / 16⌉ + 1 = 385, 76 fit.
+    one = option(weigh(case, async_scheduling=False), "sliding")
+    assert one.concurrency == pytest.approx((blocks - 1) / 385)
+    assert one.fits is True
+    assert weigh(case, async_scheduling=False).recommended == "2 GPUs, FP8 KV cache"
+
+
+def test_a_model_whose_heads_no_more_cards_can_share_is_not_put_on_them() -> None:
+    config = {
+        **(shipped_config("meta-llama/Llama-3.1-8B-Instruct") or {}),
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "hidden_size": 768,
+    }
+    advice = advise(model_spec(config, name="six heads"), SETTINGS, A100, Case(32_768, 5_000))
+    # Six heads can be split by two, not by four.
+    assert {found.gpus for found in advice.options} == {1, 2}
 
 
 def test_where_nothing_fits_it_says_what_comes_nearest_and_what_adds_room() -> None:
     why = weigh(Case(32_768, 500)).why
-    assert "fit under none of these; sliding window of 4,096 comes nearest" in why
+    assert "fit under none of these; 8 GPUs, FP8 KV cache comes nearest" in why
     assert "twice the GPUs" in why
 
 
@@ -63,8 +107,9 @@ def test_weights_that_exceed_the_card_are_told_and_not_divided_by() -> None:
         name="big",
     )
     advice = advise(big, SETTINGS, A100, Case(8192, 4))
-    assert advice.recommended is None
-    assert "alone exceed the card" in advice.why
+    # 400 layers of 436,224,000 B are 163 GiB: two cards of 80 GB may not use that much, four may.
+    assert advice.recommended == "4 GPUs, model's own dtype"
+    assert "alone exceed what the engine may use of one card" in advice.why
     plain = option(advice, "paging")
     assert (plain.concurrency, plain.throughput_tokens_per_s, plain.capacity_ratio) == (
         0.0,

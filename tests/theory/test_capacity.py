@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from harness.errors import InputError
@@ -135,8 +137,19 @@ def test_draft_layers_widen_the_pool_and_drafts_add_states() -> None:
 
 def test_windows_say_what_they_are_charged_with() -> None:
     model = small({**LLAMA, "model_type": "gemma2", "sliding_window": 64})
-    notes = predict_capacity(model, EngineSettings(max_num_batched_tokens=512), None).notes
-    assert any("512 tokens in flight" in note for note in notes)
+
+    def told(**settings: Any) -> str:
+        notes = predict_capacity(model, EngineSettings(**settings), None).notes
+        return next(note for note in notes if "in flight" in note)
+
+    assert "1,024 tokens in flight (2 × max_num_batched_tokens 512); one step fewer" in told(
+        max_num_batched_tokens=512
+    )
+    one = told(max_num_batched_tokens=512, async_scheduling=False)
+    assert one.endswith("512 tokens in flight (1 × max_num_batched_tokens 512)")
+    # Where neither the step nor the card is known, the smallest default is a guess and says so.
+    assert "the default step grows with the card" in told()
+    assert "grows with the card" not in told(device="cpu")
 
 
 def test_a_raised_block_is_told() -> None:

@@ -214,25 +214,26 @@ def test_context_parallel_ranks_share_the_tokens() -> None:
 
 
 def test_a_window_needs_itself_the_step_in_flight_and_a_block_for_its_edge() -> None:
+    one_step = {"max_num_batched_tokens": 512, "async_scheduling": False}
     # 127 + 512 = 639 tokens are 40 blocks, and one.
-    assert need("sliding", 4096, 128, max_num_batched_tokens=512) == 41
+    assert need("sliding", 4096, 128, **one_step) == 41
     # A short request needs no more than its own tokens, and one.
-    assert need("sliding", 100, 128, max_num_batched_tokens=512) == 8
+    assert need("sliding", 100, 128, **one_step) == 8
 
 
-def test_two_steps_in_flight_count_twice() -> None:
+def test_two_steps_are_in_flight_on_cuda_unless_told_otherwise() -> None:
     # 127 + 1,024 = 1,151 tokens are 72 blocks, and one.
-    assert need("sliding", 4096, 128, max_num_batched_tokens=512, batches_in_flight=2) == 73
+    assert need("sliding", 4096, 128, max_num_batched_tokens=512) == 73
 
 
 def test_a_chunk_needs_itself_and_the_step_in_flight() -> None:
     # 128 + 512 = 640 tokens: 40 blocks, aligned, so no more.
-    assert need("chunked", 4096, 128, max_num_batched_tokens=512) == 40
+    assert need("chunked", 4096, 128, max_num_batched_tokens=512, async_scheduling=False) == 40
 
 
 def test_several_draft_modules_keep_tokens_below_the_window() -> None:
     spec = CacheSpec("sliding", 16, 1024, (), window=128, retained=3)
-    settings = EngineSettings(max_num_batched_tokens=513)
+    settings = EngineSettings(max_num_batched_tokens=513, async_scheduling=False)
     # 127 + 3 + 513 = 643 tokens: 41 blocks, and one.
     assert blocks_of_request(spec, 4096, settings) == 42
 
@@ -290,14 +291,35 @@ def test_flags_in_the_engines_spelling_become_settings_and_others_are_ignored() 
         max_model_len=4096,
         enable_prefix_caching=False,
         num_speculative_tokens=2,
-        batches_in_flight=2,
     )
 
 
-def test_the_cpu_keeps_one_step_in_flight_and_a_pipeline_one_per_stage() -> None:
-    assert settings_from_flags({}, "cpu").batches_in_flight == 1
-    assert settings_from_flags({"async_scheduling": False}, "cuda").batches_in_flight == 1
-    assert settings_from_flags({"pipeline_parallel_size": 2}, "cuda").batches_in_flight == 2
+def in_flight(device: str, **flags: Any) -> int:
+    return settings_from_flags(flags, device).batches_in_flight  # type: ignore[arg-type]
+
+
+def test_one_step_is_in_flight_per_stage_and_one_more_where_the_scheduler_runs_ahead() -> None:
+    assert [in_flight("cuda"), in_flight("cuda", pipeline_parallel_size=2)] == [2, 3]
+    assert in_flight("cuda", async_scheduling=False) == 1
+    assert in_flight("cuda", async_scheduling=False, pipeline_parallel_size=2) == 2
+    # The CPU never runs ahead, whatever it is told.
+    assert in_flight("cpu", async_scheduling=True) == 1
+    assert in_flight("cpu", pipeline_parallel_size=2) == 2
+
+
+def test_drafts_that_need_a_steps_result_keep_the_scheduler_from_running_ahead() -> None:
+    def drafting(**config: Any) -> int:
+        return in_flight("cuda", speculative_config={"num_speculative_tokens": 3, **config})
+
+    assert [drafting(method=m) for m in ("mtp", "eagle3", "ngram_gpu")] == [2, 2, 2]
+    assert [drafting(method=m) for m in ("ngram", "suffix", "medusa")] == [1, 1, 1]
+    assert drafting(method="eagle", disable_padded_drafter_batch=True) == 1
+
+
+def test_flags_and_settings_without_any_mean_the_same_steps_in_flight() -> None:
+    # calc and advise make settings by themselves, plan and the reports from a server's flags.
+    for device in ("cuda", "cpu"):
+        assert settings_from_flags({}, device) == EngineSettings(device=device)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["block_size", "max_model_len", "tensor_parallel_size"])
