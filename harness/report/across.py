@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import units
 from harness.analysis.across import METHODS, Across, LoadAcross
 from harness.analysis.gate import Gate
 from harness.analysis.rows import EXACT
@@ -21,7 +20,7 @@ from harness.errors import StoreError
 from harness.report import evidence, html, style, tables
 from harness.report.across_text import HEADLINE, AcrossText, PairText, across_text
 from harness.report.names import name_among
-from harness.report.terminal import draw_table, plain
+from harness.report.terminal import plain, print_table
 from harness.scenario.load import slugify
 from harness.store import write_whole
 
@@ -83,18 +82,16 @@ def _page(
     run_dirs: Sequence[Path],
     command: Sequence[str],
 ) -> str:
-    from markupsafe import Markup
-
     context: dict[str, Any] = {
         "text": text,
         "scenarios": list(dict.fromkeys(run.scenario for run in text.runs)),
         "profiles": list(dict.fromkeys(run.profile for run in text.runs)),
         "picture": picture,
-        "svg": Markup(picture.inline_svg) if picture is not None else "",  # noqa: S704
+        "svg": html.own(picture.inline_svg) if picture is not None else "",
         "alt": _alt(across),
         "methods": METHODS,
-        "command": evidence.command_text(command),
-        "reports": [evidence.command_text(["kvbench", "report", str(run)]) for run in run_dirs],
+        "command": evidence.in_clone(command),
+        "reports": [evidence.in_clone(["kvbench", "report", str(run)]) for run in run_dirs],
     }
     return html.render("compare.html.j2", context)
 
@@ -210,16 +207,11 @@ def _alt(across: Across) -> str:
     for metric in HEADLINE:
         marks = list(_marks(across, metric))[:MAX_MARKS]
         if marks:
-            lines = ", ".join(f"{m.name} {_ratio_text(m)}" for m in marks)
+            lines = ", ".join(
+                f"{m.name} {tables.range_text(m.ratio, m.low, m.high)}" for m in marks
+            )
             told.append(f"{_panel_title(across, metric)}: {lines}")
     return "; ".join(told)
-
-
-def _ratio_text(mark: _Mark) -> str:
-    ratio = units.format_ratio(mark.ratio)
-    if mark.low is None or mark.high is None:
-        return ratio
-    return f"{ratio} [{mark.low:.2f}, {mark.high:.2f}]"
 
 
 # ── the terminal ────────────────────────────────────────────────────────────────────────────
@@ -261,10 +253,7 @@ def _print_pair(pair: PairText, console: Console) -> None:
     from rich.text import Text
 
     if pair.table is not None:
-        console.print(draw_table(pair.table))
-        for note in pair.table.notes:
-            words = Text(plain(f" [{note.number}] {note.text}"), style="dim")
-            console.print(words, no_wrap=True, overflow="ellipsis")
+        print_table(pair.table, console)
     else:
         console.print(Text(plain(f"{pair.variant} · {pair.load}"), style="bold"))
     ends = f" trials: {'; '.join(pair.ends)}; {pair.method}"

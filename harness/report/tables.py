@@ -9,7 +9,7 @@ Not covered: markup (``html``, ``terminal``) and the opening sentences (``senten
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -141,6 +141,22 @@ class TableText:
     more: tuple[RowText, ...]
     notes: tuple[Note, ...]
     has_theory: bool
+
+    def notes_of(self, rows: Sequence[RowText]) -> tuple[Note, ...]:
+        """The doubts that a figure of ``rows`` points at."""
+        marked = {number for row in rows for cell in row.cells for number in cell.notes}
+        return tuple(note for note in self.notes if note.number in marked)
+
+    @property
+    def board_notes(self) -> tuple[Note, ...]:
+        """The doubts to be read below the scoreboard."""
+        return self.notes_of(self.rows)
+
+    @property
+    def more_notes(self) -> tuple[Note, ...]:
+        """The doubts that the other figures alone point at, to be read below those."""
+        board = self.board_notes
+        return tuple(note for note in self.notes if note not in board)
 
 
 class _Notes:

@@ -121,6 +121,18 @@ def test_ids_are_unique_and_every_inner_link_leads_somewhere(page: Page) -> None
     assert {link[1:] for link in inner} <= set(ids)
 
 
+def test_each_reason_below_a_table_is_one_that_a_figure_above_it_points_at(page: Page) -> None:
+    before = ""
+    for part in re.split(r"(<ol class=\"notes\".*?</ol>)", page.source, flags=re.DOTALL):
+        if part.startswith("<ol"):
+            table = before[before.rindex("<table") :]
+            ids = re.findall(r'<li id="([^"]+)"', part)
+            assert ids
+            assert all(f'href="#{each}"' in table for each in ids)
+        before = part
+    assert 'class="notes"' in page.source
+
+
 def test_headings_go_down_one_level_at_a_time(page: Page) -> None:
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h[1-6]", tag)]
     assert levels[0] == 1
@@ -137,8 +149,9 @@ def test_the_page_defines_its_terms_and_says_what_is_not_covered(page: Page) -> 
 
 def test_the_page_tells_how_to_reproduce_it(page: Page) -> None:
     assert f"git checkout {records.CPU_MACHINE.git_revision}" in page.text
-    assert "kvbench bench fp8_vs_fp16 --profile cpu" in page.text
-    assert "kvbench report " in page.text
+    # `make setup` puts kvbench into .venv/bin and on no PATH.
+    assert "make setup .venv/bin/kvbench bench fp8_vs_fp16 --profile cpu" in page.text
+    assert ".venv/bin/kvbench report " in page.text
     assert "--kv-cache-dtype fp8" in page.text
 
 

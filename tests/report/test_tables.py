@@ -124,6 +124,16 @@ def test_a_doubt_that_several_repeats_share_is_told_once() -> None:
     assert [note.number for note in text.notes] == list(range(1, len(text.notes) + 1))
 
 
+def test_each_doubt_stands_below_the_figures_that_point_at_it() -> None:
+    text = tables_of()[1]
+    on_board = {number for r in text.rows for cell in r.cells for number in cell.notes}
+    assert {note.number for note in text.board_notes} == on_board != set()
+    # The pool's rows come first and nobody doubts them; the load's are put below.
+    folded = replace(text, rows=text.rows[:3], more=(*text.rows[3:], *text.more))
+    assert folded.board_notes == ()
+    assert folded.more_notes == text.notes
+
+
 def test_rows_of_which_nothing_is_known_are_left_out() -> None:
     metrics = {r.metric for text in tables_of() for r in (*text.rows, *text.more)}
     assert "energy_per_output_token_j" not in metrics

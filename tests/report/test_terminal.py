@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from harness.analysis.compare import analyse
-from harness.report.terminal import print_result
+from harness.report.tables import table
+from harness.report.terminal import print_result, print_table
 from tests import records
 
 
@@ -66,3 +68,53 @@ def test_findings_of_strategies_come_first_and_many_loads_are_left_to_the_report
     assert "… and 2 more loads, in the report" in text
     assert "load 5" in text
     assert "load 6:" not in text
+
+
+#: Longer than any terminal is wide.
+REASON = "RuntimeError: " + "this kernel wants another device than the one that is here; " * 4
+
+
+def many() -> tuple[object, ...]:
+    """Seven variants that ran and one that the engine refused."""
+    names = ("fp16", "fp8", "prefix_sharing", "window_256", "eviction", "one_kv_head", "fp8_e5m2")
+    bench, trials = records.bench(3, variants=(*names, "offload"), workloads=(records.KV_BOUND,))
+    found = [
+        records.skipped(trial, REASON) if trial.run.trial.variant == "offload" else trial
+        for trial in trials
+    ]
+    return replace(bench, skipped={"offload": REASON}), found
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_many_variants_are_spread_over_tables_in_which_nothing_is_cut(width: int) -> None:
+    text = printed(*many(), width=width)
+    heads = [line for line in text.splitlines() if line.lstrip().startswith("fp16  ")]
+    # Each table has the baseline beside it, every variant that ran stands in one, whole.
+    named = [name for line in heads for name in line.split()[1:]]
+    assert named == ["fp8", "prefix_sharing", "window_256", "eviction", "one_kv_head", "fp8_e5m2"]
+    assert (len(heads) == 1) is (width == 200)
+    assert "…" not in text
+    assert all(len(line.rstrip()) <= width for line in text.splitlines())
+    assert "without a figure under this load: offload" in text
+
+
+def test_reasons_are_told_to_their_end_in_narrow_terminals_too() -> None:
+    flat = " ".join(printed(*many(), width=80).split())
+    assert " ".join(REASON.split()) in flat
+    assert "not the speed of the kernels" in flat
+
+
+def test_a_doubt_below_the_table_is_one_that_a_figure_in_it_points_at() -> None:
+    lines = printed().splitlines()
+    notes = {line.split()[0] for line in lines if line.startswith(" [")}
+    rest = " ".join(line for line in lines if not line.startswith(" ["))
+    assert notes == set(re.findall(r"\[\d+\]", rest)) != set()
+
+
+def test_a_doubt_of_figures_that_are_not_shown_is_counted() -> None:
+    bound = table(analyse(*records.bench()).comparisons[1])
+    folded = replace(bound, rows=bound.rows[:3], more=bound.rows[3:])
+    stream = io.StringIO()
+    print_table(folded, Console(file=stream, width=100))
+    assert "[1]" not in stream.getvalue()
+    assert " 3 more doubts about other figures: in the report" in stream.getvalue()
