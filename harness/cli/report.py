@@ -105,6 +105,13 @@ class _Wanted:
                 "--detailed adds lists to exported JSON, and none was asked for",
                 legal=["--export FILE.json --detailed", "--export FOLDER/ --detailed"],
             )
+        targets = [target for target in (*self.trials, self.requests) if target]
+        if len({Path(target).resolve() for target in targets}) < len(targets):
+            raise InputError(
+                "two exports can't go to one place",
+                where=", ".join(targets)[:300],
+                next_move="give each export a name of its own",
+            )
         for target in self.trials:
             exports.check_target(target, run_dir)
         if self.requests is not None:

@@ -156,6 +156,9 @@ def read_text(path: Path, key: str) -> str:
         InputError: it can't be read.
     """
     try:
+        # A pipe without a writer would never end, a device such as /dev/zero neither.
+        if path.exists() and not path.is_file():
+            raise InputError(f"can't read {path}: it is no file", where=key)
         return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"can't read {path}: {error}", where=key) from None

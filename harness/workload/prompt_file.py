@@ -64,6 +64,8 @@ def _whole_list(text: str) -> list[Any] | None:
         listed = json.loads(text)
     except json.JSONDecodeError:
         return None
+    except RecursionError:
+        raise ValueError("no JSON that can be read: it is nested too deeply") from None
     return listed if isinstance(listed, list) else None
 
 
@@ -72,6 +74,8 @@ def _loaded(entry: Any) -> Mapping[str, Any]:
         value = json.loads(entry) if isinstance(entry, str) else entry
     except json.JSONDecodeError as error:
         raise ValueError(f"no JSON ({error.msg})") from None
+    except RecursionError:
+        raise ValueError("no JSON that can be read: it is nested too deeply") from None
     if not isinstance(value, dict):
         raise ValueError("no JSON object")
     return value
@@ -94,6 +98,9 @@ def _prompt(where: str, entry: Mapping[str, Any]) -> UserPrompt:
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{name} is no text")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        # JSON can write it as an escape; neither a request nor a record can hold it.
+        raise ValueError(f"{name} holds half of a surrogate pair")
     return value
 
 
@@ -122,4 +129,5 @@ def _expected(answer: Any) -> tuple[str, ...]:
     listed = answer if isinstance(answer, list) else [answer]
     if not listed or not all(isinstance(one, str | int | float) for one in listed):
         raise ValueError("answer is neither a text nor a list of texts")
-    return tuple(str(one) for one in listed)
+    # A blank answer would be found in every text.
+    return tuple(_text(str(one), "answer") for one in listed)

@@ -54,6 +54,10 @@ def test_the_figures_as_json_name_the_exports(root: Path) -> None:
         (("--export-requests", "requests.json"), r"FILE\.csv"),
         (("--export", "a.csv", "--detailed"), "--detailed adds lists"),
         (("--scoreboard", "--export", "a.csv"), "a scoreboard has no export"),
+        (
+            ("--export", "a.csv", "--export-requests", "./a.csv"),
+            "two exports can't go to one place",
+        ),
     ],
 )
 def test_an_export_that_can_not_be_is_refused_before_anything_is_made(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -92,3 +93,28 @@ def test_a_file_without_one_good_prompt_is_refused(tmp_path: Path, content: str)
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no-such"):
         read_user_prompts(tmp_path / "no-such.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"prompt": ' + "[" * 100_000, "nested too deeply"),
+        ('{"prompt": "a \\ud800 b"}', "prompt holds half of a surrogate pair"),
+        ('{"prompt": "a", "answer": ["b", ""]}', "answer is no text"),
+    ],
+    ids=["list", "line", "surrogate", "blank answer"],
+)
+def test_what_would_break_a_run_later_is_refused_when_it_is_read(
+    content: str, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(content)
+    with pytest.raises(InputError, match=said):
+        read_user_prompts(path)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="it is no file"):
+        read_user_prompts(tmp_path / "pipe")
