@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,3 +144,37 @@ def test_args_for_make_are_words_of_one_command_once_the_shell_has_split_them(va
 
 #: Of `make kvpress` and `make bench-client`; their own tests hold them.
 ARGS_OF_OTHER_TARGETS = ("--setup-only", "--patience-s 600", "--json")
+
+
+def test_the_example_is_rebuilt_from_a_stored_run_or_told_in_one_message_that_there_is_none(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "docs/example"
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "docs/example/build.sh", folder)
+    (folder / "report.html").write_text("the old page")
+
+    def build_example() -> subprocess.CompletedProcess[str]:
+        path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
+        words = ["sh", str(folder / "build.sh")]
+        return subprocess.run(
+            words, env={"PATH": path}, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/chromium").write_text("#!/bin/sh\n")
+    (tmp_path / "bin/chromium").chmod(0o755)
+    bare = build_example()
+    assert (bare.returncode, bare.stderr) == (1, "kvbench is not set up here; next: make setup\n")
+
+    programs = tmp_path / ".venv/bin"
+    programs.mkdir(parents=True)
+    (programs / "python").symlink_to(sys.executable)
+    script = f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m harness.cli.app "$@"\n'
+    (programs / "kvbench").write_text(script)
+    (programs / "kvbench").chmod(0o755)
+    done = build_example()
+    assert done.returncode == 2
+    assert "there is no stored run 'fp8_vs_fp16'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (folder / "report.html").read_text() == "the old page"

@@ -6,7 +6,17 @@ cd "$(dirname "$0")/../.."
 run=${1:-fp8_vs_fp16}
 profile=$(mktemp -d)
 trap 'rm -rf "$profile"' EXIT
-page=$(.venv/bin/kvbench report "$run" --json | .venv/bin/python -c \
+if ! command -v chromium >/dev/null; then
+	echo 'this needs chromium, which takes the picture; nothing was changed' >&2
+	exit 1
+fi
+if [ ! -x .venv/bin/kvbench ]; then
+	echo 'kvbench is not set up here; next: make setup' >&2
+	exit 1
+fi
+# Not in one pipe: where the report fails, its message is the last word.
+told=$(.venv/bin/kvbench report "$run" --json)
+page=$(printf '%s' "$told" | .venv/bin/python -c \
 	'import json, sys; print(json.load(sys.stdin)["report"])')
 rm -f docs/example/*.png docs/example/*.svg docs/example/report.html
 cp "$page" "$(dirname "$page")"/*.png "$(dirname "$page")"/*.svg docs/example/

@@ -187,7 +187,7 @@ def _quality(evidence: Evidence) -> Iterator[Caution]:
 
 
 def _quality_move(quality: QualityAnalysis | None) -> str:
-    """What can be done about answers that nobody compared; a judge needs answers that are stored."""
+    """What can be done about answers that nobody compared; a judge needs stored ones."""
     if quality is None:
         return (
             "this run asked for no answers, so there is nothing to judge: measure again with "

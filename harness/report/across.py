@@ -23,6 +23,7 @@ from harness.report.names import name_among
 from harness.report.terminal import plain, print_table
 from harness.scenario.load import slugify
 from harness.store import write_whole
+from harness.units import format_ratio_range
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -208,7 +209,7 @@ def _alt(across: Across) -> str:
         marks = list(_marks(across, metric))[:MAX_MARKS]
         if marks:
             lines = ", ".join(
-                f"{m.name} {tables.range_text(m.ratio, m.low, m.high)}" for m in marks
+                f"{m.name} {format_ratio_range(m.ratio, m.low, m.high)}" for m in marks
             )
             told.append(f"{_panel_title(across, metric)}: {lines}")
     return "; ".join(told)

@@ -150,7 +150,7 @@ def test_the_page_defines_its_terms_and_says_what_is_not_covered(page: Page) -> 
 def test_the_page_tells_how_to_reproduce_it(page: Page) -> None:
     assert f"git checkout {records.CPU_MACHINE.git_revision}" in page.text
     # `make setup` puts kvbench into .venv/bin and on no PATH.
-    assert "make setup .venv/bin/kvbench bench fp8_vs_fp16 --profile cpu" in page.text
+    assert "make setup\n.venv/bin/kvbench bench fp8_vs_fp16 --profile cpu" in page.text
     assert ".venv/bin/kvbench report " in page.text
     assert "--kv-cache-dtype fp8" in page.text
 
