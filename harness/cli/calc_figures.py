@@ -34,9 +34,15 @@ _USUAL_GROUP = 4
 #: The shape of the model that the chapter computes with: layers, query heads, head_dim.
 _CHAPTER_SHAPE = (32, 32, 128)
 _ERRATUM = (
-    "erratum: the chapter prints half of what its own formula gives for this shape "
-    "(its 128 MB … 8 GB and 496/124/31/7 requests are the 8-bit figures; in 16 bits it is "
-    "256 MiB … 16 GiB and 248/62/15/3). See docs/chapter.md"
+    "erratum of the textbook chapter that kvbench tests (docs/chapter.md): it prints half of what "
+    "its own formula gives for this shape (its 128 MB … 8 GB and 496/124/31/7 requests are the "
+    "8-bit figures; in 16 bits it is 256 MiB … 16 GiB and 248/62/15/3)"
+)
+
+
+_ADD_MEMORY = (
+    "how many requests fit is not said without a memory: add --gpu NAME (which also bounds speed), "
+    "--memory-gib or --kv-memory-gib"
 )
 
 
@@ -122,6 +128,8 @@ def figures(
     capacity = predict_capacity(model, settings, None if available is None else max(available, 0))
     roofline, no_roofline = _roofline(variant, memory, capacity, contexts, requests)
     missing = (*missing, *no_roofline)
+    if memory.total_bytes is None and memory.kv_bytes is None:
+        missing = (_ADD_MEMORY,)
     notes = [*capacity.notes, *missing, *_notes(model, settings, capacity, contexts, available)]
     return {
         "model": model.name,

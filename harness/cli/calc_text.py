@@ -1,4 +1,9 @@
-"""The figures of ``kvbench calc`` as text: a table per variant, units on every number."""
+"""The figures of ``kvbench calc`` as text: units on every number.
+
+Method: several variants stand side by side first, then each has its tables. Rows and columns that
+hold nothing without a memory are left out, and a note says what to add. Not covered: the figures
+themselves (``calc_figures``).
+"""
 
 from __future__ import annotations
 
@@ -19,12 +24,41 @@ _WIDTH = 110
 
 
 def render(results: Sequence[Mapping[str, Any]]) -> str:
-    """All variants, one below the other; the notes that they share once, at the end."""
-    parts = [_variant(result) for result in results]
+    """All variants, side by side and in full; the notes that they share once, at the end."""
+    parts = [_side_by_side(results)] if len(results) > 1 else []
+    parts += [_variant(result) for result in results]
     notes = list(dict.fromkeys(note for result in results for note in result["notes"]))
     if notes:
         parts.append("\n".join(["notes:", *(f"- {note}" for note in notes)]))
     return "\n\n".join(parts)
+
+
+def _side_by_side(results: Sequence[Mapping[str, Any]]) -> str:
+    """A column per variant: what differs between them."""
+    rows = [
+        ("KV dtype", *(result["kv_cache_dtype"] for result in results)),
+        ("KV bytes per token", *(f"{_count_of(r, 'kv_bytes_per_token')} B" for r in results)),
+    ]
+    known = any(_has_pool(result) for result in results)
+    if known:
+        rows.append(("KV cache size, tokens", *(_count_of(r, "kv_cache_tokens") for r in results)))
+    for index, first in enumerate(results[0]["per_context"]):
+        tokens = format_count(first["context_tokens"])
+        cells = [result["per_context"][index] for result in results]
+        sizes = (format_bytes(cell["kv_bytes_per_request"]) for cell in cells)
+        rows.append((f"KV of {tokens} tokens", *sizes))
+        if known:
+            fits = (format_count(cell["max_concurrency"], 2) for cell in cells)
+            rows.append((f"requests of {tokens} that fit", *fits))
+    return _table((results[0]["model"], *(result["variant"] for result in results)), rows)
+
+
+def _count_of(result: Mapping[str, Any], key: str) -> str:
+    return format_count(result[key])
+
+
+def _has_pool(result: Mapping[str, Any]) -> bool:
+    return result["num_blocks"] is not None
 
 
 def _variant(result: Mapping[str, Any]) -> str:
@@ -42,6 +76,17 @@ def _facts(result: Mapping[str, Any]) -> str:
         ("KV dtype", result["kv_cache_dtype"]),
         ("KV bytes per token", f"{format_count(result['kv_bytes_per_token'])} B (all layers)"),
         ("block", f"{result['block_size']} tokens, {format_bytes(result['bytes_per_block'])}"),
+        *(_pool(result) if _has_pool(result) else ()),
+    ]
+    if result["fixed_bytes_per_request"]:
+        further = format_count(result["bytes_per_further_token"])
+        fixed = format_bytes(result["fixed_bytes_per_request"])
+        lines.append(("a long request", f"{fixed} + {further} B per further token"))
+    return "\n".join(f"  {name:<28}{value}" for name, value in lines)
+
+
+def _pool(result: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return (
         ("KV pool", format_bytes(result["kv_cache_memory_bytes"])),
         ("blocks in the pool", format_count(result["num_blocks"])),
         ("KV cache size", f"{format_count(result['kv_cache_tokens'])} tokens"),
@@ -49,12 +94,7 @@ def _facts(result: Mapping[str, Any]) -> str:
             f"requests of {format_count(result['max_model_len'])} tokens",
             format_count(result["max_concurrency_at_max_model_len"], 2),
         ),
-    ]
-    if result["fixed_bytes_per_request"]:
-        further = format_count(result["bytes_per_further_token"])
-        fixed = format_bytes(result["fixed_bytes_per_request"])
-        lines.append(("a long request", f"{fixed} + {further} B per further token"))
-    return "\n".join(f"  {name:<28}{value}" for name, value in lines)
+    )
 
 
 def _groups(groups: Sequence[Mapping[str, Any]]) -> str:
@@ -73,25 +113,32 @@ def _groups(groups: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _contexts(result: Mapping[str, Any]) -> str:
-    asked = "requests" in result["per_context"][0]
-    head = ["context", "KV per request", "blocks", "requests that fit"]
-    if asked:
-        head += [f"KV of {result['per_context'][0]['requests']} requests", "utilization"]
-    rows = []
-    for row in result["per_context"]:
-        cells = [
-            format_count(row["context_tokens"]),
-            format_bytes(row["kv_bytes_per_request"]),
-            format_count(row["blocks_per_request"]),
-            format_count(row["max_concurrency"], 2),
-        ]
-        if asked:
-            cells += [
-                format_bytes(row["kv_bytes_for_requests"]),
-                format_percent(row["gpu_memory_utilization_to_set"]),
-            ]
-        rows.append(cells)
-    return _table(head, rows)
+    rows = result["per_context"]
+    columns: list[tuple[str, list[str]]] = [
+        ("context", [format_count(row["context_tokens"]) for row in rows]),
+        ("KV per request", [format_bytes(row["kv_bytes_per_request"]) for row in rows]),
+        ("blocks", [format_count(row["blocks_per_request"]) for row in rows]),
+    ]
+    if _has_pool(result):
+        fits = [format_count(row["max_concurrency"], 2) for row in rows]
+        columns.append(("requests that fit", fits))
+    columns += _for_requests(rows)
+    heads, cells = zip(*columns, strict=True)
+    return _table(heads, list(zip(*cells, strict=True)))
+
+
+def _for_requests(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
+    """What so many requests take, if a number was asked for; the share where a card is known."""
+    asked = rows[0].get("requests")
+    if asked is None:
+        return []
+    sizes = [format_bytes(row["kv_bytes_for_requests"]) for row in rows]
+    columns = [(f"KV of {format_count(asked)} requests", sizes)]
+    shares = [row["gpu_memory_utilization_to_set"] for row in rows]
+    if any(share is not None for share in shares):
+        whole = [format_percent(share) for share in shares]
+        columns.append(("of the card, with weights", whole))
+    return columns
 
 
 def _memory(memory: Mapping[str, Any]) -> str:
@@ -120,11 +167,24 @@ def _roofline(roofline: Mapping[str, Any]) -> str:
         f"  {roofline['device']}: {format_bandwidth(roofline['bandwidth_bytes_per_s'])}, "
         f"{rate:,.0f} TFLOP/s ({roofline['source']})"
     )
-    bounds = (
-        f"  decode is bound by arithmetic from batch {format_count(batch)}; "
-        f"one request reads more KV than weights from {format_count(tokens)} tokens"
-    )
-    return "\n".join([text, device, bounds])
+    shortest = format_count(roofline["per_context"][0]["context_tokens"])
+    lines = [text, device, f"  {_arithmetic(batch, shortest)}", f"  {_reads(tokens)}"]
+    return "\n".join(lines)
+
+
+def _arithmetic(batch: int | None, tokens: str) -> str:
+    if batch is None:
+        return (
+            f"at {tokens} tokens decoding is bound by memory whatever the batch: every request "
+            "brings its own keys and values"
+        )
+    return f"at {tokens} tokens decoding is bound by arithmetic from a batch of {batch:,} on"
+
+
+def _reads(tokens: int | None) -> str:
+    if tokens is None:
+        return "a single request never reads more KV than weights"
+    return f"a single request reads more KV than weights from {tokens:,} tokens on"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -257,7 +257,42 @@ def test_the_text_names_units_and_leaves_no_unknown_as_zero() -> None:
     shown = text(LLAMA_3, *A100)
     for piece in ("131,072 B", "256.00 MiB", "16.00 GiB", "248.00", "62.00 GiB", "notes:"):
         assert piece in shown
-    assert "—" in text(LLAMA_3)
+
+
+def test_without_a_memory_the_rows_of_a_pool_are_left_out_and_a_note_says_what_to_add() -> None:
+    shown = text(LLAMA_3, "--requests", "10")
+    assert "KV pool" not in shown
+    assert "requests that fit" not in shown
+    assert "of the card" not in shown
+    assert "add --gpu NAME" in shown
+    assert "40.00 GiB" in shown
+    assert "add --gpu" not in text(LLAMA_3, *A100)
+
+
+def test_a_share_of_memory_says_that_it_is_of_the_whole_card() -> None:
+    shown = text(LLAMA_3, *A100, "--requests", "10", "--context", "32k")
+    # 40 GiB and the engine's own block beside 18 of 80.
+    assert "of the card, with weights" in shown
+    assert "72.5 %" in shown
+
+
+def test_decoding_that_no_batch_makes_busy_is_told_in_words_and_not_as_a_dash() -> None:
+    model = ("meta-llama/Llama-3.1-8B-Instruct", "--gpu", "h100-sxm")
+    long = text(*model, "--context", "2k")
+    assert "from batch —" not in long
+    assert "at 2,048 tokens decoding is bound by memory whatever the batch" in long
+    short = text(*model, "--context", "64")
+    assert "at 64 tokens decoding is bound by arithmetic from a batch of " in short
+
+
+def test_compared_variants_stand_side_by_side_first() -> None:
+    shown = text(LLAMA_3, *A100, "--compare", "mha,gqa,mqa", "--context", "8k,32k")
+    table = shown.split("as mha")[0]
+    size = next(row for row in table.splitlines() if "KV of 8,192 tokens" in row)
+    # Exercise 2: 4 GiB, 1 GiB and 128 MiB at 8K; 3.875, 15.5 and 124 requests of 32K in 62 GiB.
+    assert size.split()[-6:] == ["4.00", "GiB", "1.00", "GiB", "128.00", "MiB"]
+    requests = next(r for r in table.splitlines() if "requests of 32,768 that fit" in r)
+    assert requests.split()[-3:] == ["3.88", "15.50", "124.00"]
 
 
 def test_the_plot_is_a_png_of_some_size(tmp_path: Path) -> None:
@@ -287,6 +322,9 @@ def test_the_plot_is_a_png_of_some_size(tmp_path: Path) -> None:
         (("--hf-overrides", "{"), "no JSON"),
         (("--hf-overrides", "[]"), "JSON object"),
         (("--tp", "3"), "can't be split"),
+        (("--kv-memory-gib", "1e308"), "no size"),
+        (("--pp", "2147483648"), "pipeline_parallel_size must be at most 512, not 2.14748e\\+09"),
+        (("--block-size", "9" * 30), "block_size must be at most"),
         (("--plot", "figure.svg"), "no PNG"),
         (("--plot", "/nowhere/figure.png"), "does not exist"),
     ],
