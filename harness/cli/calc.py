@@ -8,7 +8,6 @@ neither on disk nor shipped.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -210,13 +209,15 @@ def _memory(
     )
 
 
+#: An exbibyte: larger than any memory, and its bytes are still a number of 64 bits.
+_MOST_GIB = float(1 << 30)
 _WAYS = ("--gpu", "--memory-gib", "--kv-memory-gib")
 
 
 def _bytes(option: str, gib: float | None) -> int | None:
     if gib is None:
         return None
-    if not 0 <= gib < math.inf:
+    if not 0 <= gib <= _MOST_GIB:
         raise InputError(f"{option} {gib} is no size of a memory")
     return int(gib * GIB)
 

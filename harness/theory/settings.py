@@ -25,6 +25,10 @@ _DRAFTS_IN_STEP = ("ngram", "suffix", "medusa", "mlp_speculator", "custom_class"
 #: What the engine's ``--dtype`` takes.
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 
+#: No count of the engine has more than 64 bits, and nobody splits one model further than that:
+#: shares are worked out per stage.
+_MOST = 1 << 62
+_MOST_PROCESSES = 512
 _POSITIVE = (
     "block_size",
     "max_model_len",
@@ -94,6 +98,9 @@ class EngineSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} must be at least 1, not {value}")
+            most = _MOST_PROCESSES if name.endswith("parallel_size") else _MOST
+            if value is not None and value > most:
+                raise InputError(f"{name} must be at most {most}, not {value:.6g}")
         if self.dtype.removeprefix("torch.") not in DTYPES:
             raise InputError(
                 f"unknown dtype {self.dtype!r} of weights and activations",
