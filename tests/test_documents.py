@@ -16,6 +16,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from harness.cli.app import build
+from harness.report.claims import CLAIMS
 from harness.scenario import PROFILES, load_scenario
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -178,3 +179,14 @@ def test_the_example_is_rebuilt_from_a_stored_run_or_told_in_one_message_that_th
     assert "there is no stored run 'fp8_vs_fp16'" in done.stderr
     assert "Traceback" not in done.stderr
     assert (folder / "report.html").read_text() == "the old page"
+
+
+def test_pages_that_name_the_chapter_introduce_it_and_every_claim_can_be_looked_up() -> None:
+    naming = [page for page in PAGES if "chapter" in page.read_text()]
+    assert len(naming) > 3
+    for page in naming:
+        assert re.search(r"textbook chapter|chapter\.md", page.read_text()), page
+    assert (ROOT / "README.md").read_text().index("textbook chapter") < 1500
+    rows = (ROOT / "docs/chapter.md").read_text()
+    for claim in CLAIMS.values():
+        assert f"| {claim.number} | {claim.text} | {claim.erratum or '—'} |" in rows

@@ -143,6 +143,7 @@ def test_headings_go_down_one_level_at_a_time(page: Page) -> None:
 def test_the_page_defines_its_terms_and_says_what_is_not_covered(page: Page) -> None:
     for term in ("TTFT", "TPOT", "ITL", "E2EL", "KV in use", "preemption", "send lag", "goodput"):
         assert term in page.text
+    assert "what a textbook chapter on the KV cache says" in page.text
     assert "What is not covered" in page.text
     assert "Answer quality" in page.text
 
