@@ -163,8 +163,8 @@ def _tokens(text: str) -> int:
         tokens = parse_tokens(text.strip())
     except ValueError as error:
         raise InputError(str(error)) from None
-    if tokens < 1:
-        raise InputError(f"a length of {text} tokens is no length")
+    if not 1 <= tokens <= _MOST_CONTEXT:
+        raise InputError(f"a length of {text[:80]} tokens is no length")
     return tokens
 
 
@@ -179,7 +179,7 @@ def _config(model: str, overrides: str | None) -> Mapping[str, Any]:
         return config
     try:
         laid_over = json.loads(overrides)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"--hf-overrides is no JSON: {error}") from None
     if not isinstance(laid_over, dict):
         raise InputError("--hf-overrides must be a JSON object")
@@ -209,6 +209,8 @@ def _memory(
     )
 
 
+#: As long as a scenario's longest; a prefill is summed over its steps.
+_MOST_CONTEXT = 100_000_000
 #: An exbibyte: larger than any memory, and its bytes are still a number of 64 bits.
 _MOST_GIB = float(1 << 30)
 _WAYS = ("--gpu", "--memory-gib", "--kv-memory-gib")

@@ -311,6 +311,8 @@ def test_the_plot_is_a_png_of_some_size(tmp_path: Path) -> None:
         (("--context", "8q"), "token count"),
         (("--context", ","), "no length"),
         (("--context", "0"), "no length"),
+        (("--context", "99999999999k"), "no length"),
+        (("--hf-overrides", "[" * 100_000), "no JSON"),
         (("--gpu", "a100", "--memory-gib", "80"), "contradict"),
         (("--gpu-memory-utilization", "1.5"), "not in"),
         (("--memory-gib", "-1"), "no size"),
