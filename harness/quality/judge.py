@@ -249,9 +249,21 @@ def _text_and_usage(reply: Any) -> tuple[str, tuple[int | None, int | None]]:
     try:
         text = reply["choices"][0]["message"]["content"]
         usage = reply.get("usage") or {}
-        return str(text or ""), (usage.get("prompt_tokens"), usage.get("completion_tokens"))
+        counts = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+        return _storable(str(text or "")), counts
     except (KeyError, IndexError, TypeError, AttributeError):
         return "", (None, None)
+
+
+def _count(value: Any) -> int | None:
+    """A count of tokens as a record may hold it; what a judge writes instead is unknown."""
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_count and 0 <= value < 1 << 60 else None
+
+
+def _storable(text: str) -> str:
+    """The text without halves of surrogate pairs, which JSON can write and no file can hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def parse_verdict(text: str) -> tuple[Literal["A", "B", "tie"], str | None] | None:
@@ -259,12 +271,13 @@ def parse_verdict(text: str) -> tuple[Literal["A", "B", "tie"], str | None] | No
     for candidate in (text, *_OBJECT.findall(text)):
         try:
             value = json.loads(candidate)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
+            # No JSON, a number of thousands of digits, or brackets without end.
             continue
         if isinstance(value, dict) and value.get("verdict") in ("A", "B", "tie"):
             reason = value.get("reason")
             verdict = cast("Literal['A', 'B', 'tie']", value["verdict"])
-            return verdict, str(reason) if reason is not None else None
+            return verdict, _storable(str(reason)) if reason is not None else None
     return None
 
 

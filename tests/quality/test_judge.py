@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.quality import judge
 from harness.quality.judge import (
     JudgeTarget,
     bare_url,
@@ -225,3 +226,26 @@ def test_stretches_that_touch_are_shown_as_one() -> None:
 
 def test_a_stored_url_carries_no_secret() -> None:
     assert bare_url("https://u:p@host:8443/v1?key=x#f") == "https://host:8443/v1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("[" * 100_000, id="nested"),
+        pytest.param('{"verdict": ' + "9" * 5000 + "}", id="digits"),
+        pytest.param('{"verdict": ["A"]}', id="list"),
+    ],
+)
+def test_what_can_not_be_read_is_no_verdict(text: str) -> None:
+    assert parse_verdict(text) is None
+
+
+def test_a_reason_with_half_a_character_can_be_stored() -> None:
+    assert parse_verdict('{"verdict": "A", "reason": "so \\ud800"}') == ("A", "so ?")
+
+
+def test_counts_of_a_reply_that_are_none_are_unknown() -> None:
+    said = {"choices": [{"message": {"content": "A"}}]}
+    for count in ("7", -1, True, 10**30, [1]):
+        usage = {"prompt_tokens": count, "completion_tokens": 5}
+        assert judge._text_and_usage({**said, "usage": usage}) == ("A", (None, 5))
