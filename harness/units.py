@@ -131,6 +131,21 @@ def format_ratio(ratio: float | None, digits: int = 2) -> str:
     return DASH if ratio is None or not math.isfinite(ratio) else f"{ratio:.{digits}f}×"
 
 
+def format_ratio_range(ratio: float | None, low: float | None, high: float | None) -> str:
+    """``1.22× [1.19, 1.25]``: enough digits to tell its ends apart; none where they are one."""
+    width = high / low - 1.0 if low and high is not None else None
+    if low is None or high is None or (width is not None and width < 1e-6):
+        return format_ratio(ratio, _ratio_digits(ratio, None))
+    digits = _ratio_digits(ratio, width)
+    ends = ", ".join(format_count(end, digits) for end in (low, high))
+    return f"{format_ratio(ratio, digits)} [{ends}]"
+
+
+def _ratio_digits(ratio: float | None, relative_width: float | None) -> int:
+    narrow = relative_width is not None and relative_width < 0.02
+    return 3 if narrow or (ratio is not None and ratio < 0.1) else 2
+
+
 def milliseconds(seconds: Seconds | None) -> float | None:
     """Seconds → milliseconds, for exports whose field names end in ``_ms``."""
     return None if seconds is None else seconds * 1000.0

@@ -65,10 +65,10 @@ def test_prompts_had_their_length_outputs_were_pinned_and_nothing_was_cached(
 ) -> None:
     for row in bench["rows"]:
         metrics = row["metrics"]
-        assert metrics["completed"] == 8
+        assert metrics["completed"] == 10
         assert metrics["failed"] == 0
-        assert metrics["prompt_tokens"] == 8 * 256
-        assert metrics["output_tokens"] == 8 * 16
+        assert metrics["prompt_tokens"] == 10 * 256
+        assert metrics["output_tokens"] == 10 * 16
         assert metrics["prefix_cache_hit_rate"] in (None, 0.0)
         assert not [v for v in row["verdicts"] if v["verdict"] == "invalid"]
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from harness.analysis.quality import writes_no_text
 from harness.analysis.results import (
     Analysis,
     Cell,
@@ -29,11 +30,24 @@ from harness.analysis.results import (
 )
 from harness.errors import InputError
 from harness.record import ATTACHED, BenchRecord, Environment
-from harness.units import format_ratio
+from harness.units import format_ratio, format_ratio_range
 
 CellStamp = Literal["measured", "emulated", "modelled", "skipped", "failed", "not measured"]
 Effort = Literal["flags", "model change", "plugin"]
 Kind = Literal["layout", "paging", "serving", "offload", "reference", "other"]
+
+#: What kind of strategy a row is, whatever its dtype, number of heads, length or rule.
+Family = Literal[
+    "paging",
+    "token eviction",
+    "CPU offloading",
+    "KV heads",
+    "sliding window",
+    "KV dtype",
+    "prefix sharing",
+    "reference cache",
+    "other settings",
+]
 
 METRICS = ("memory", "capacity", "throughput", "ttft", "quality")
 
@@ -57,9 +71,14 @@ class ScoreCell:
 
 @dataclass(frozen=True, slots=True)
 class ScoreRow:
-    """One strategy: a variant of one run against that run's baseline, under one load."""
+    """One strategy: a variant of one run against that run's baseline, under one load.
+
+    ``strategy`` is what a reader sees, ``family`` what rows are told apart by, ``kind`` how their
+    memory is read.
+    """
 
     strategy: str
+    family: Family
     kind: Kind
     variant: str
     baseline: str
@@ -189,9 +208,11 @@ def _gain_text(row: ScoreRow) -> str:
         cell = row.cells[metric]
         if cell.value is not None and cell.shown:
             emulated = " (emulated)" if cell.stamp == "emulated" else ""
-            parts.append(f"{format_ratio(cell.value)} the {word}{emulated}")
+            ratio = format_ratio_range(cell.value, cell.low, cell.high)
+            parts.append(f"{ratio} the {word}{emulated}")
         elif cell.value is not None and cell.shown is False:
-            parts.append(f"no difference in {word} shown")
+            ratio = format_ratio_range(cell.value, cell.low, cell.high)
+            parts.append(f"no difference in {word} shown ({ratio})")
         elif cell.value is not None:
             parts.append(f"{word} {format_ratio(cell.value)}, observed without an interval")
     quality = row.cells["quality"]
@@ -244,11 +265,11 @@ class _Side:
 def _row(bench: BenchRecord, analysis: Analysis, name: str) -> ScoreRow:
     mine, theirs = (_Side.of(bench.scenario, side) for side in (name, analysis.baseline))
     engine = str(bench.scenario.get("engine") or "vllm")
-    strategy, kind = name_of(mine, theirs, engine)
+    strategy, family, kind = name_of(mine, theirs, engine)
     load = _load(analysis, name, shared=strategy == "prefix sharing")
-    dummy = mine.flags.get("load_format") == "dummy"
     return ScoreRow(
         strategy=strategy,
+        family=family,
         kind=kind,
         variant=name,
         baseline=analysis.baseline,
@@ -259,31 +280,31 @@ def _row(bench: BenchRecord, analysis: Analysis, name: str) -> ScoreRow:
         workload_label=load.workload_label if load is not None else None,
         effort=_effort(mine, theirs),
         change=_change(mine, theirs),
-        cells=_cells(analysis, name, kind, load, dummy=dummy),
+        cells=_cells(analysis, name, kind, load, textless=writes_no_text(mine.flags)),
     )
 
 
-def name_of(mine: _Side, theirs: _Side, engine: str = "vllm") -> tuple[str, Kind]:
-    """What a variant's strategy is called, and how its memory is to be read."""
+def name_of(mine: _Side, theirs: _Side, engine: str = "vllm") -> tuple[str, Family, Kind]:
+    """What a variant's strategy is called, of which family it is, and how its memory is read."""
     if engine == "reference":
         cache, before = (str(side.flags.get("cache") or "growing") for side in (mine, theirs))
-        return f"{cache} cache instead of {before}", "reference"
+        return f"{cache} cache instead of {before}", "reference cache", "reference"
     if mine.emulate != theirs.emulate:
-        return ("paging", "paging") if mine.emulate is None else ("preallocation", "paging")
+        return "paging" if mine.emulate is None else "preallocation", "paging", "paging"
     if rule := mine.env.get("KVBENCH_EVICTION"):
-        return f"token eviction ({rule})", "serving"
+        return f"token eviction ({rule})", "token eviction", "serving"
     if mine.flags.get("kv_offloading_size") and not theirs.flags.get("kv_offloading_size"):
-        return "CPU offloading", "offload"
+        return "CPU offloading", "CPU offloading", "offload"
     if (heads := mine.override("num_key_value_heads")) != theirs.override("num_key_value_heads"):
-        return f"{heads} KV head{'s' if heads != 1 else ''}", "layout"
+        return f"{heads} KV head{'s' if heads != 1 else ''}", "KV heads", "layout"
     if (window := mine.override("sliding_window")) != theirs.override("sliding_window"):
-        return f"sliding window of {window}", "layout"
+        return f"sliding window of {window}", "sliding window", "layout"
     if (dtype := mine.flags.get("kv_cache_dtype")) != theirs.flags.get("kv_cache_dtype"):
-        return f"KV dtype {dtype}", "layout"
+        return f"KV dtype {dtype}", "KV dtype", "layout"
     shared = mine.flags.get("enable_prefix_caching")
     if shared != theirs.flags.get("enable_prefix_caching"):
-        return "prefix sharing" if shared else "no prefix sharing", "serving"
-    return "other settings", "other"
+        return "prefix sharing" if shared else "no prefix sharing", "prefix sharing", "serving"
+    return "other settings", "other settings", "other"
 
 
 def _effort(mine: _Side, theirs: _Side) -> Effort:
@@ -328,7 +349,7 @@ def _load(analysis: Analysis, variant: str, *, shared: bool) -> Comparison | Non
 
 
 def _cells(
-    analysis: Analysis, variant: str, kind: Kind, load: Comparison | None, *, dummy: bool
+    analysis: Analysis, variant: str, kind: Kind, load: Comparison | None, *, textless: bool
 ) -> dict[str, ScoreCell]:
     missing = _missing(analysis, variant)
     if missing is not None or load is None:
@@ -354,7 +375,7 @@ def _cells(
         "capacity": capacity,
         "throughput": _of_row(load, "output_throughput", variant, stamp),
         "ttft": _of_row(load, "ttft_s.p50", variant, stamp),
-        "quality": _nothing("random weights") if dummy else _quality(analysis, variant),
+        "quality": _nothing("random weights") if textless else _quality(analysis, variant),
     }
 
 

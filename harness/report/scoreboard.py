@@ -45,8 +45,6 @@ def write_scoreboard(board: Scoreboard, folder: Path) -> tuple[Path, Path]:
 
 
 def _page(board: Scoreboard, picture: style.Picture, made: Chart) -> str:
-    from markupsafe import Markup
-
     reference = [row for row in board.rows if row.engine != "vllm"]
     tables = [("On vLLM", served(board))] + (
         [("On the reference engine, one request at a time", reference)] if reference else []
@@ -57,7 +55,7 @@ def _page(board: Scoreboard, picture: style.Picture, made: Chart) -> str:
         "heads": [(HEADS[metric], BETTER[metric]) for metric in METRICS],
         "claim": claims.claims(["C15"])[0],
         "picture": picture,
-        "svg": Markup(picture.inline_svg),  # noqa: S704
+        "svg": html.own(picture.inline_svg),
         "alt": made.alt,
         "caption": made.caption,
     }
@@ -65,10 +63,15 @@ def _page(board: Scoreboard, picture: style.Picture, made: Chart) -> str:
 
 
 def _line(row: ScoreRow) -> dict[str, Any]:
-    return {
-        "row": row,
-        "cells": [(HEADS[metric], cell_text(row.cells[metric])) for metric in METRICS],
-    }
+    """One strategy's cells; a reason that all of them share is told once, for the whole row."""
+    cells = [(HEADS[metric], cell_text(row.cells[metric])) for metric in METRICS]
+    return {"row": row, "cells": cells, "why": _shared_reason(row)}
+
+
+def _shared_reason(row: ScoreRow) -> str | None:
+    """Why a row has no figure at all, where one reason stands in each of its cells."""
+    told = {cell_text(row.cells[metric]) for metric in METRICS}
+    return told.pop().note if len(told) == 1 and row.cells[METRICS[0]].value is None else None
 
 
 # ── the terminal ────────────────────────────────────────────────────────────────────────────
@@ -80,13 +83,24 @@ def print_scoreboard(board: Scoreboard, page: Path, console: Console) -> None:
 
     console.print(Text(f"{board.profile.upper()} profile  {board.device}", style="bold"))
     for row in board.rows:
-        console.print(Text(f"{row.strategy}  ({row.effort}: {row.change[:60]}; {row.scenario})"))
-        for metric in METRICS:
-            told = cell_text(row.cells[metric])
-            line = f"    {HEADS[metric]:14} {told.value:22} {told.stamp:12} {told.note}"
-            console.print(Text(line.rstrip()), no_wrap=True, overflow="ellipsis")
+        console.print(Text(f"{row.strategy}  ({row.effort}: {row.change}; {row.scenario})"))
+        _print_cells(row, console)
     for text in board.recommendation:
         console.print(Text(f" • {text}"))
     for text in board.cautions:
         console.print(Text(f" ! {text}", style="yellow"))
     console.print(Text(f"report: {page}"), soft_wrap=True)
+
+
+def _print_cells(row: ScoreRow, console: Console) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    if (why := _shared_reason(row)) is not None:
+        told = Text(f"{row.cells[METRICS[0]].stamp}: {why}")
+        console.print(Padding(told, (0, 0, 0, 4), expand=False))
+        return
+    for metric in METRICS:
+        told_cell = cell_text(row.cells[metric])
+        line = f"{HEADS[metric]:14} {told_cell.value:22} {told_cell.stamp:12} {told_cell.note}"
+        console.print(Padding(Text(line.rstrip()), (0, 0, 0, 4), expand=False))

@@ -15,7 +15,6 @@ from harness.analysis.scoreboard import METRICS, Scoreboard, ScoreCell, ScoreRow
 from harness.report import charts
 from harness.report.charts import Chart
 from harness.report.charts.scores import MAX_ROWS
-from harness.report.tables import range_text
 
 HEADS = {
     "memory": "memory saving",
@@ -47,7 +46,7 @@ def cell_text(cell: ScoreCell) -> ScoreCellText:
     note = " ".join((cell.note or "").split())
     if cell.value is None:
         return ScoreCellText(units.DASH, cell.stamp, note)
-    value = range_text(cell.value, cell.low, cell.high)
+    value = units.format_ratio_range(cell.value, cell.low, cell.high)
     doubts = [note] if note else []
     if cell.shown is False:
         doubts.insert(0, "no difference shown")

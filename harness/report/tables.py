@@ -78,23 +78,8 @@ def value_text(value: float | None, unit: Unit) -> str:
 def ratio_text(ratio: float | None, interval: Interval | None) -> str:
     """``1.22× [1.19, 1.25]``: enough digits to tell its ends apart; none where they are one."""
     if interval is None:
-        return range_text(ratio, None, None)
-    return range_text(interval.ratio, interval.low, interval.high)
-
-
-def range_text(ratio: float | None, low: float | None, high: float | None) -> str:
-    """``ratio_text`` of a ratio whose interval's ends stand by themselves."""
-    width = high / low - 1.0 if low and high is not None else None
-    if low is None or high is None or (width is not None and width < 1e-6):
-        return units.format_ratio(ratio, _digits(ratio, None))
-    digits = _digits(ratio, width)
-    ends = ", ".join(units.format_count(end, digits) for end in (low, high))
-    return f"{units.format_ratio(ratio, digits)} [{ends}]"
-
-
-def _digits(ratio: float | None, relative_width: float | None) -> int:
-    narrow = relative_width is not None and relative_width < 0.02
-    return 3 if narrow or (ratio is not None and ratio < 0.1) else 2
+        return units.format_ratio_range(ratio, None, None)
+    return units.format_ratio_range(interval.ratio, interval.low, interval.high)
 
 
 @dataclass(frozen=True, slots=True)

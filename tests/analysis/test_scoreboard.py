@@ -204,10 +204,47 @@ def test_offloading_frees_no_pool_and_says_so() -> None:
 
 def test_random_weights_have_no_quality_and_ask_for_a_model_trained_so() -> None:
     bench, trials = fp8()
-    flags = {"fp16": {}, "fp8": {"flags": {"load_format": "dummy"}}}
-    board = scoreboard([pair(variants(bench, flags), trials)])
+    reshaped = {"load_format": "dummy", "hf_overrides": {"sliding_window": 256}}
+    board = scoreboard(
+        [pair(variants(bench, {"fp16": {}, "fp8": {"flags": reshaped}}), trials)],
+    )
     assert board.rows[0].cells["quality"].note == "random weights"
     assert board.recommendation[0].endswith("it takes a model trained so")
+
+
+def test_random_weights_in_the_models_own_shape_are_no_excuse_for_its_text() -> None:
+    bench, trials = fp8()
+    flags = {"fp16": {}, "fp8": {"flags": {"load_format": "dummy", "kv_cache_dtype": "fp8"}}}
+    found = row(pair(variants(bench, flags), trials)).cells["quality"]
+    assert found.note == "answers were not asked for in this run"
+
+
+@pytest.mark.parametrize(
+    ("given", "strategy", "family"),
+    [
+        ({"flags": {"kv_cache_dtype": "int8"}}, "KV dtype int8", "KV dtype"),
+        ({"flags": {"hf_overrides": {"num_key_value_heads": 1}}}, "1 KV head", "KV heads"),
+        (
+            {"flags": {"hf_overrides": {"sliding_window": 256}}},
+            "sliding window of 256",
+            "sliding window",
+        ),
+        (
+            {"env": {"KVBENCH_EVICTION": "sinks=4,window=64"}},
+            "token eviction (sinks=4,window=64)",
+            "token eviction",
+        ),
+        ({"flags": {"kv_offloading_size": 1}}, "CPU offloading", "CPU offloading"),
+        ({"flags": {"enable_prefix_caching": True}}, "prefix sharing", "prefix sharing"),
+        ({"flags": {"max_num_seqs": 4}}, "other settings", "other settings"),
+    ],
+)
+def test_a_row_is_of_a_family_whatever_its_dtype_length_or_rule(
+    given: dict[str, object], strategy: str, family: str
+) -> None:
+    bench, trials = fp8()
+    found = row(pair(variants(bench, {"fp16": {}, "fp8": given}), trials))
+    assert (found.strategy, found.family) == (strategy, family)
 
 
 def test_a_run_that_is_not_finished_is_cautioned_of() -> None:
@@ -260,6 +297,16 @@ def test_a_gain_without_an_interval_is_an_observation() -> None:
     assert text.startswith("KV dtype fp8 (flags): 2.00× the capacity, throughput ")
     assert "observed without an interval" in text
     assert text.endswith("measure it before using it")
+
+
+def test_a_recommended_gain_carries_its_interval_wherever_it_has_one() -> None:
+    good = row(pair(*fp8()))
+    wide = replace(good.cells["throughput"], value=5.74, low=1.18, high=27.91, shown=True)
+    (text,) = recommendation([replace(good, cells={**good.cells, "throughput": wide})])
+    assert "2.00× the capacity, 5.74× [1.18, 27.91] the throughput" in text
+    even = replace(good.cells["throughput"], value=0.85, low=0.57, high=1.28, shown=False)
+    (text,) = recommendation([replace(good, cells={**good.cells, "throughput": even})])
+    assert "no difference in throughput shown (0.85× [0.57, 1.28])" in text
 
 
 def test_broken_answers_are_never_recommended_and_less_effort_comes_first() -> None:

@@ -1,13 +1,15 @@
 """Each reason has a test that plants its cause in a trial that is otherwise beyond reproach."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from harness.analysis.metrics import summarize
 from harness.analysis.results import Verdict
-from harness.analysis.verdict import RATES, SPEED, grouped, touches, verdicts, worst
+from harness.analysis.verdict import P90_NEEDS, RATES, SPEED, grouped, touches, verdicts, worst
 from harness.record import ClientSample, EngineSample, TrialRecord
+from harness.scenario import PROFILES, expand, load_scenario
 from tests.analysis.build import gpu, judged, request, scrape, trial, with_run
 from tests.records import GPU_MACHINE, failed, half_written, skipped
 
@@ -265,3 +267,9 @@ def test_verdicts_of_one_cause_are_grouped_with_all_their_fields():
     one, two = Verdict("a", "suspect", "c", "r"), Verdict("b", "suspect", "c", "r")
     other = Verdict("a", "invalid", "d", "r")
     assert grouped([one, two, other]) == ((one, ("a", "b")), (other, ("a",)))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_first_run_of_a_newcomer_has_prompts_enough_for_its_p90(profile) -> None:
+    smoke = load_scenario(Path(__file__).parents[2] / "scenarios" / "smoke.yaml", profile)
+    assert all(trial.workload.num_prompts >= P90_NEEDS for trial in expand(smoke))

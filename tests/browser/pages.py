@@ -22,10 +22,10 @@ WIDE = "many-variants"
 
 def build_pages(root: Path) -> dict[str, Path]:
     """Every page by its name."""
-    runs = [unpacked("fp8_vs_fp16", root), unpacked("smoke", root)]
+    runs = [unpacked(name, root) for name in ("fp8_vs_fp16", "smoke", "kv_dtypes")]
     return {
         "report": build_report(runs[0], reports_root=root / "reports").html,
-        WIDE: build_report(unpacked("kv_dtypes", root), reports_root=root / "reports").html,
+        WIDE: build_report(runs[2], reports_root=root / "reports").html,
         "hostile": _hostile(root / "hostile"),
         "scoreboard": _said(root, "report", "--scoreboard", *map(str, runs)),
         "compare": _compared(root / "compare"),

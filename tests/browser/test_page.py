@@ -141,6 +141,17 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(open_page: Open, name: str)
     opened.picture(f"{name}-phone")
 
 
+def test_on_a_desktop_the_scoreboard_is_read_without_scrolling_sideways(open_page: Open) -> None:
+    opened = open_page("scoreboard", viewport={"width": 1100, "height": 900})
+    # A strategy that the engine refused keeps the engine's long reason.
+    assert opened.page.locator("td.reason", has_text="does not take").count() >= 1
+    hidden = opened.page.locator(".scroll").evaluate_all(
+        "regions => regions.map(r => r.scrollWidth - r.clientWidth)"
+    )
+    assert hidden
+    assert max(hidden) <= 0
+
+
 #: Elements that stick out of a page so wide and that nothing around them lets a reader scroll.
 WIDER = """width => [...document.body.querySelectorAll("*")].filter(element => {
     if (element.closest("svg") && element.tagName !== "svg") return false;

@@ -81,6 +81,22 @@ def test_the_terminal_tells_the_same_figures_and_where_the_page_lies(
     assert "report: reports/x.html" in text
 
 
+def test_a_reason_that_a_whole_row_shares_is_told_once_and_to_its_end(
+    run: tuple[BenchRecord, Analysis], tmp_path: Path
+) -> None:
+    board = scoreboard([run])
+    (row,) = board.rows
+    reason = "RuntimeError: " + "this kernel wants another device than the one that is here; " * 5
+    gone = replace(row, cells=dict.fromkeys(row.cells, ScoreCell("skipped", note=reason)))
+    page, _ = write_scoreboard(replace(board, rows=(row, gone)), tmp_path)
+    told = " ".join(reason.split())
+    assert page.read_text().count(told) == 1
+    assert f'colspan="{len(row.cells)}"' in page.read_text()
+    out = StringIO()
+    print_scoreboard(replace(board, rows=(gone,)), page, Console(file=out, width=80))
+    assert f"skipped: {told}" in " ".join(out.getvalue().split())
+
+
 def test_a_folder_that_can_not_be_written_is_told(
     run: tuple[BenchRecord, Analysis], tmp_path: Path
 ) -> None:
