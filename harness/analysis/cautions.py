@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from harness.analysis.quality import has_random_weights
 from harness.analysis.quality_results import QualityAnalysis
 from harness.analysis.reasons import by_reason
 from harness.analysis.results import Caution, Comparison, KvComparison, Occupancy, TrialAnalysis
@@ -96,7 +97,7 @@ def _machine(evidence: Evidence) -> Iterator[Caution]:
         )
     if evidence.bench.environment.git_dirty:
         yield Caution("git_dirty", "the code had uncommitted changes when the run was taken")
-    if any(r.run.trial.server_flags.get("load_format") == "dummy" for r in evidence.records):
+    if any(has_random_weights(record.run.trial.server_flags) for record in evidence.records):
         yield Caution(
             "dummy_weights",
             "some weights were random: memory and speed are true, text means nothing",

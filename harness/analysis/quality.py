@@ -63,13 +63,18 @@ METHODS: Mapping[str, str] = {
 }
 
 
+def has_random_weights(flags: Mapping[str, Any]) -> bool:
+    """Whether these server flags fill the model with random weights, whatever its shape."""
+    return flags.get("load_format") == "dummy"
+
+
 def writes_no_text(flags: Mapping[str, Any]) -> bool:
     """Whether these server flags reshape the model, so that its weights can only be random.
 
     No checkpoint has that shape: memory and speed are true, and there was no text to lose. Random
     weights in the checkpoint's own shape are a fault like any other, which the gate has to find.
     """
-    return flags.get("load_format") == "dummy" and bool(flags.get("hf_overrides"))
+    return has_random_weights(flags) and bool(flags.get("hf_overrides"))
 
 
 def analyse_quality(

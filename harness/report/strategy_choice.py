@@ -14,7 +14,7 @@ from harness.record import BenchRecord, TrialRecord
 from harness.report.parts import Grid, Section
 from harness.report.scores import BETTER, HEADS, cell_text, chart, served
 
-#: Fewer kinds of strategies than these are what the run's own section compares.
+#: Fewer families of strategies than these are what the run's own section compares.
 MIN_KINDS = 3
 
 
@@ -26,7 +26,7 @@ def section(
         return None
     board = scoreboard([(bench, analysis)])
     rows = served(board)
-    if len({row.strategy.split(" (")[0].split(" of ")[0] for row in rows}) < MIN_KINDS:
+    if len({row.family for row in rows}) < MIN_KINDS:
         return None
     picture = chart(board, "strategies")
     return Section(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from harness import store
@@ -68,3 +70,14 @@ def test_a_run_of_one_kind_of_strategy_has_no_choice_to_show() -> None:
     assert strategy_choice.section(bench, trials, analyse(bench, trials)) is None
     gone = [records.skipped(trial, "no") for trial in trials]
     assert strategy_choice.section(bench, gone, analyse(bench, gone)) is None
+
+
+def test_many_dtypes_are_one_family_and_no_choice_between_strategies(
+    stored: tuple[BenchRecord, Analysis],
+) -> None:
+    bench, analysis = stored
+    names = [name for name in bench.scenario["variants"] if name != analysis.baseline]
+    assert len(names) >= strategy_choice.MIN_KINDS
+    dtypes = {name: {"flags": {"kv_cache_dtype": f"fp8_{i}"}} for i, name in enumerate(names)}
+    scenario = {**bench.scenario, "variants": {analysis.baseline: {}, **dtypes}}
+    assert strategy_choice.section(replace(bench, scenario=scenario), (), analysis) is None
