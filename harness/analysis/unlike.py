@@ -26,6 +26,7 @@ REFUSED = ("profile", "engine", "model", "workloads")
 #: Told under other names, or true of every run.
 _NOT_SCENARIO = frozenset(
     {"schema", "name", "profile", "engine", "model", "workloads", "server", "env", "variants"}
+    | {"unchecked_flags"}
 )
 #: What a server reported that is a condition, not a result.
 _GRANTED = ("block_size", "cache_dtype", "enable_prefix_caching", "kv_cache_memory_bytes")

@@ -17,8 +17,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import ValidationError
 
-from harness.errors import ScenarioError, did_you_mean
+from harness.errors import InputError, ScenarioError, did_you_mean
 from harness.overlay import overlay
+from harness.scenario.flags import UNCHECKED, flag_fault
 from harness.scenario.read import Document, KeyPath, dotted, parse_value, read_document
 from harness.scenario.reference import reference_faults
 from harness.scenario.schema import (
@@ -37,6 +38,8 @@ from harness.scenario.schema import (
     check_env,
     check_flags,
 )
+from harness.specs.eviction import VARIABLE as EVICTION_VARIABLE
+from harness.specs.eviction import parse_rule
 
 TOP_KEYS = (
     "schema",
@@ -48,6 +51,7 @@ TOP_KEYS = (
     "attach",
     "baseline",
     "server",
+    "unchecked_flags",
     "env",
     "variants",
     "kv_budget",
@@ -297,6 +301,37 @@ def _check_flag_names(values: Mapping[str, Any], spot: _Spot) -> None:
                 check({str(key): mapping[key]})
             except ValueError as error:
                 raise spot.fail(str(error), (*path, str(key))) from None
+            if path[-1] == "env":
+                _check_rule(str(key), mapping[key], path, spot)
+            else:
+                _check_known_flag(values, str(key), mapping[key], path, spot)
+
+
+def _check_known_flag(
+    values: Mapping[str, Any], name: str, value: Any, path: KeyPath, spot: _Spot
+) -> None:
+    """Hold a flag against the pinned engine's; the reference engine has flags of its own."""
+    if values.get("engine", "vllm") != "vllm" or values.get("attach") is not None:
+        return
+    listed = values.get(UNCHECKED)
+    unchecked = [str(one) for one in listed] if isinstance(listed, list) else []
+    fault = flag_fault(name, value, unchecked)
+    if fault is not None:
+        raise spot.fail(
+            fault.what, (*path, name), legal=fault.legal, next_move=fault.next_move or None
+        )
+
+
+def _check_rule(name: str, value: Any, path: KeyPath, spot: _Spot) -> None:
+    """Read an eviction rule where it is written, not when its server starts."""
+    if name != EVICTION_VARIABLE or not value:
+        return
+    try:
+        parse_rule(str(value))
+    except InputError as error:
+        raise spot.fail(
+            error.what, (*path, name), legal=error.legal, next_move=error.next_move
+        ) from None
 
 
 def _flags_only(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """What may stand in a scenario: strict pydantic models, one per level of the file.
 
-Unknown keys and values of the wrong type are errors. vLLM's own flags are not listed here: any
-may be given, in vLLM's spelling, and the engine's parser judges them; only those that kvbench
-sets itself are refused.
+Unknown keys and values of the wrong type are errors. vLLM's own flags are not listed here
+(``flags`` holds them against the pinned engine's); those that kvbench sets itself are refused.
 """
 
 from __future__ import annotations
@@ -505,6 +504,7 @@ class Scenario(Strict):
     """A scenario resolved for one profile: everything that decides which trials are run.
 
     ``workloads`` are already expanded (no lists inside) and differ from one another.
+    ``unchecked_flags`` are passed to the engine though the pinned one does not know them.
     """
 
     schema_: Literal[1] = Field(alias="schema")
@@ -519,6 +519,9 @@ class Scenario(Strict):
     attach: str | None = Field(default=None, max_length=2000)
     baseline: str
     server: ServerFlags
+    unchecked_flags: tuple[Annotated[str, Field(max_length=200)], ...] = Field(
+        default=(), strict=False, max_length=100
+    )
     env: ServerEnv
     variants: dict[Name, Variant] = Field(min_length=1)
     kv_budget: KvBudget = KvBudget()

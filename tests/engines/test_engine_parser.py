@@ -25,8 +25,10 @@ def command_lines() -> dict[str, tuple[str, ...]]:
     for path in SCENARIOS:
         for profile in PROFILES:
             scenario = load_scenario(path, profile)
-            for item in outline(scenario) if scenario.engine == "vllm" else ():
-                if item.command:
+            served = outline(scenario) if scenario.engine == "vllm" else ()
+            for item in served:
+                # The policies of kvpress are asked of a child of their own.
+                if vllm.MODULE in item.command:
                     name = f"{path.stem}/{profile}/{item.trial.variant}"
                     lines[name] = item.command[item.command.index(vllm.MODULE) + 1 :]
     return lines
@@ -60,3 +62,18 @@ def test_the_engines_parser_accepts_every_variant_of_every_scenario() -> None:
     ] == []
     # What kvbench refuses on the engine's behalf is what the engine itself lists.
     assert tuple(answer["cpu_kv_dtypes"]) == CPU_KV_DTYPES
+
+
+@pytest.mark.engine
+def test_the_flags_that_ship_are_those_of_the_installed_engine() -> None:
+    # The documented command, from the repository's root.
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.data.vllm_flags"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == (ROOT / "harness" / "data" / "vllm_flags.json").read_text()
