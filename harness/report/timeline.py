@@ -1,8 +1,10 @@
 """What happened over time: the KV pool in use, the request log's own account, the queue.
 
-Method: the first measured repeat of each variant, on the clock of its load. The gauge is the
-engine's; the band beside it comes from ``analysis.occupancy``. Long recordings are thinned for
-drawing alone: of each stretch the moment with the fullest pool is kept, and the caption says so.
+Method: the first measured repeat of each variant, on the clock of its load. A title gives the
+peaks of the tables, which are medians over all repeats; the caption gives those of the repeat
+drawn where they differ. The gauge is the engine's; the band beside it comes from
+``analysis.occupancy``. Long recordings are thinned for drawing alone: of each stretch the moment
+with the fullest pool is kept, and the caption says so.
 
 Not covered: statistics over time, which are ``analysis``' and never see the thinned values.
 """
@@ -71,13 +73,13 @@ def _occupancy(
     more = units.counted(rest, "more variant is", "more variants are")
     return charts.Chart(
         f"kv-over-time-{number}",
-        _occupancy_title(load_name(analysis, comparison), lines),
+        _occupancy_title(load_name(analysis, comparison), comparison, lines),
         "Above, how full the pool is: the coloured line is the engine's own gauge, the grey band "
         "what the request log says must be stored (its upper edge counts prompts that were sent "
         "and may still be waiting). Below, requests running and waiting; fewer waiting is "
         "better. A cross marks requests thrown out for lack of blocks. The usable pool is one "
-        "block (the engine's null block) below the granted capacity. First measured repeat of "
-        "each variant."
+        "block (the engine's null block) below the granted capacity. Drawn is the first measured "
+        f"repeat of each variant.{_drawn_peaks(comparison, lines)}"
         + (
             " The request log counts a prefix that prompts share once for each of them; where it "
             "is stored once, the gauge lies below the band."
@@ -91,9 +93,34 @@ def _occupancy(
     )
 
 
-def _occupancy_title(load: str, lines: Sequence[charts.Timeline]) -> str:
-    told = [f"{_peak(line, 0)} with {line.variant}{_lost(line)}" for line in lines]
+def _occupancy_title(load: str, comparison: Comparison, lines: Sequence[charts.Timeline]) -> str:
+    told = [
+        f"{_table_peak(comparison, line)} with {line.variant}{_lost(comparison, line)}"
+        for line in lines
+    ]
     return f"{load}: KV use peaks at {', '.join(told)}"
+
+
+def _table_peak(comparison: Comparison, line: charts.Timeline) -> str:
+    """The peak that the tables give; that of the repeat drawn where they have none."""
+    cell = comparison.cell("kv_usage_peak", line.variant)
+    if cell is None or cell.value is None:
+        return _peak(line, 0)
+    return units.format_percent(cell.value, 0)
+
+
+def _drawn_peaks(comparison: Comparison, lines: Sequence[charts.Timeline]) -> str:
+    """What the title's figures are, and where those of the repeat drawn differ from them."""
+    cells = [comparison.cell("kv_usage_peak", line.variant) for line in lines]
+    if all(cell is None or len(cell.replicates) < 2 for cell in cells):
+        return ""
+    other = [
+        f"{_peak(line)} with {line.variant}"
+        for line in lines
+        if _peak(line, 0) != _table_peak(comparison, line)
+    ]
+    here = f"; in the repeat drawn it is {', '.join(other)}" if other else ""
+    return f" A peak in the title is the median over the repeats, as in the tables{here}."
 
 
 def _peak(line: charts.Timeline, digits: int = 1) -> str:
@@ -102,13 +129,14 @@ def _peak(line: charts.Timeline, digits: int = 1) -> str:
     return units.format_percent(None if peak is None else peak / line.pool, digits)
 
 
-def _lost(line: charts.Timeline) -> str:
-    return " (preempting)" if line.preempted_at_s else ""
+def _lost(comparison: Comparison, line: charts.Timeline) -> str:
+    cell = comparison.cell("preemptions", line.variant)
+    return " (preempting)" if line.preempted_at_s or (cell is not None and cell.value) else ""
 
 
 def _timeline_alt(line: charts.Timeline) -> str:
     return (
-        f"{line.variant}: KV in use peaks at {_peak(line)} of the pool, at most "
+        f"{line.variant}, first repeat: KV in use peaks at {_peak(line)} of the pool, at most "
         f"{units.format_count(max(line.running, default=None))} requests run and "
         f"{units.format_count(max(line.waiting, default=None))} wait"
     )
