@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs kvpress's policies on the embedded model: make kvpress. They need a transformers that the
 # engine refuses, hence .venv-kvpress (about 1.5 GB), which is built once per version pinned here.
+# make kvpress ARGS=--setup-only builds it and stops.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -21,7 +22,8 @@ if [ "$(cat "$env/kvbench-pins" 2>/dev/null)" != "$wanted" ]; then
     echo "$wanted" >"$env/kvbench-pins"
 fi
 
+if [ "${1:-}" = --setup-only ]; then exit 0; fi
+
 model=$("$root/.venv/bin/kvbench" model path "${MODEL:-smollm2-135m-instruct}")
 export HF_HUB_DISABLE_PROGRESS_BARS=1 HF_HUB_OFFLINE=1
-if [ "${1:-}" = --setup-only ]; then exit 0; fi
 exec "$env/bin/python" "$root/harness/engines/kvpress_env/child.py" "$model" "$@"

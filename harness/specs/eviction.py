@@ -123,9 +123,6 @@ def _refused(what: str, key: str = "") -> InputError:
     return InputError(
         f"{what}; {near}" if near else what,
         where=VARIABLE,
-        legal=[
-            *(f"{key}=<tokens>" for key in _SINKS_KEYS),
-            *(f"{key}=<tokens>" for key in _SNAPKV_KEYS),
-        ],
+        legal=[f"{key}=<tokens>" for key in _KEYS],
         next_move=f"write it as in {_EXAMPLE}",
     )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +17,8 @@ from harness.engines.kvpress_env import child
 from harness.errors import EngineMissing, ServerDied
 from tests.engines import tiny_llama
 
-FAKE = Path(__file__).resolve().parents[1] / "fake_kvpress"
+ROOT = Path(__file__).resolve().parents[2]
+FAKE = ROOT / "tests" / "fake_kvpress"
 TOKENS = tuple((7 * place) % 127 + 1 for place in range(60))
 
 
@@ -113,7 +117,7 @@ def test_where_its_environment_is_missing_the_reason_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KVBENCH_KVPRESS_PYTHON", str(tmp_path / "python"))
-    assert "`make kvpress`" in (missing() or "")
+    assert "`make kvpress ARGS=--setup-only` builds it" in (missing() or "")
     monkeypatch.setenv("KVBENCH_KVPRESS_PYTHON", sys.executable)
     assert missing() is None
 
@@ -129,7 +133,38 @@ def test_a_python_without_kvpress_is_named_with_what_to_do(
     monkeypatch.setenv("KVBENCH_KVPRESS_PYTHON", str(bare))
     with pytest.raises(EngineMissing) as caught:
         KvpressEngine.launch(KvpressSpec(str(model)), tmp_path / "log", timeout_s=30)
-    assert "make kvpress" in (caught.value.next_move or "")
+    assert "make kvpress ARGS=--setup-only" in (caught.value.next_move or "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ran"), [(["--setup-only"], False), (["--ratio", "1"], True)]
+)
+def test_the_environment_can_be_built_without_measuring_the_table(
+    tmp_path: Path, arguments: list[str], ran: bool
+) -> None:
+    script = ROOT / "requirements" / "kvpress.sh"
+    (tmp_path / "requirements").mkdir()
+    copied = Path(shutil.copy(script, tmp_path / "requirements"))
+    marks = tmp_path / "ran"
+    # An environment that was built already, and a model: each is one line that tells of its call.
+    for name, line in (
+        (".venv/bin/kvbench", "echo model"),
+        (".venv-kvpress/bin/python", "echo $@"),
+    ):
+        tool = tmp_path / name
+        tool.parent.mkdir(parents=True)
+        tool.write_text(f'#!/bin/sh\n{line}\necho {name} >>"{marks}"\n')
+        tool.chmod(0o755)
+    pins = dict(re.findall(r"^(kvpress|torch)=([0-9.]+)$", script.read_text(), re.MULTILINE))
+    torch = pins["torch"] + ("" if shutil.which("nvidia-smi") else "+cpu")
+    (tmp_path / ".venv-kvpress" / "kvbench-pins").write_text(
+        f"kvpress=={pins['kvpress']} torch=={torch}\n"
+    )
+    done = subprocess.run(
+        ["/bin/sh", str(copied), *arguments], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert marks.exists() is ran
+    assert ("--ratio 1" in done.stdout) is ran
 
 
 def test_a_child_that_dies_ends_the_wait_with_its_log(
