@@ -25,12 +25,12 @@ from harness.analysis.results import TrialAnalysis
 from harness.analysis.window import blocks_per_running_request
 from harness.errors import KvbenchError
 from harness.record import EngineSample, TrialRecord
-from harness.specs.eviction import AnyRule, EvictionRule, SnapKvRule, rule_from_env
+from harness.specs.eviction import AnyRule, rule_from_env
 from harness.specs.model import model_spec
-from harness.theory.eviction import blocks_held, kept_by_ratio
+from harness.theory.eviction import kept_by_ratio
+from harness.theory.held import decoding_blocks
 from harness.theory.kv import bytes_per_token, layer_caches
 from harness.theory.settings import EngineSettings
-from harness.theory.snapkv import snapkv_blocks_held
 from harness.units import Bytes, Fraction, Tokens
 
 
@@ -135,22 +135,6 @@ def _evicting(
         perplexity=perplexity,
         perplexity_ratio=ratio,
     )
-
-
-def decoding_blocks(
-    rule: AnyRule | None, block_size: Tokens, prompt: Tokens, output: Tokens
-) -> int | None:
-    """The most blocks that a request holds at any of its decode steps; None if it has none.
-
-    The last token is never fed back, so the longest step has ``prompt + output − 1`` tokens.
-    """
-    contexts = range(prompt + 1, prompt + output)
-    if isinstance(rule, EvictionRule):
-        return max((blocks_held(rule, block_size, n - 1) for n in contexts), default=None)
-    if isinstance(rule, SnapKvRule):
-        held = (snapkv_blocks_held(rule, block_size, prompt, n) for n in contexts)
-        return max(held, default=None)
-    return -(-contexts[-1] // block_size) if contexts else None
 
 
 def measured_decoding(record: TrialRecord, blocks: int) -> float | None:

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness.analysis.compare import analyse
-from harness.analysis.eviction import decoding_blocks, evictions, measured_decoding
+from harness.analysis.eviction import evictions, measured_decoding
 from harness.record import EngineSample, RequestRecord
-from harness.specs.eviction import EvictionRule, SnapKvRule
+from harness.specs.eviction import EvictionRule
 from tests.analysis.build import with_run
 from tests.records import EXERCISE, bench
 
@@ -78,19 +78,6 @@ def test_the_price_is_the_perplexity_of_the_same_tails_over_the_baselines() -> N
     full, evicting = evictions(analysis.trials, records, quality)
     assert (full.perplexity, full.perplexity_ratio) == (12.0, 1.0)
     assert (evicting.perplexity, evicting.perplexity_ratio) == (13.2, 1.1)
-
-
-def test_blocks_while_decoding_follow_each_rule() -> None:
-    """Blocks of 32, 1,536 tokens and 64 more.
-
-    Everything: the last step has 1,599 tokens, 50 blocks. Sinks 32 and window 512: 17 or 18 as the
-    window moves, so at most 18. SnapKV 512: 16 blocks of the prompt and 63 tokens, 18. One token of
-    output is the prefill's: there is no decode step.
-    """
-    assert decoding_blocks(None, 32, 1536, 64) == 50
-    assert decoding_blocks(EvictionRule(32, 512), 32, 1536, 64) == 18
-    assert decoding_blocks(SnapKvRule(512), 32, 1536, 64) == 18
-    assert decoding_blocks(None, 32, 1536, 1) is None
 
 
 def decoding(*seen: tuple[float, float, float]) -> Any:
