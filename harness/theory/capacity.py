@@ -77,6 +77,11 @@ class KvCapacity:
     _groups: tuple[CacheGroup, ...]
     _settings: EngineSettings
 
+    @property
+    def tokens_in_flight(self) -> Tokens:
+        """Tokens that may be scheduled but not yet settled, which windows and eviction keep."""
+        return self._settings.tokens_in_flight
+
     def blocks_per_request(self, context_tokens: Tokens) -> int:
         """Blocks that a request of this length takes from the pool at its worst moment."""
         return _blocks(self._groups, context_tokens, self._settings)
