@@ -14,10 +14,10 @@ from harness.execute.estimate import Estimate, estimate
 from harness.execute.outline import PlannedTrial, outline
 from harness.scenario import Scenario
 from harness.shell import relative_to_here, shell_line, with_tilde
-from harness.specs.eviction import SnapKvRule, rule_from_env
+from harness.specs.eviction import rule_from_env
 from harness.store import DEFAULT_ROOT
-from harness.theory.snapkv import snapkv_blocks_held, snapkv_most_blocks_held
-from harness.units import DASH, format_bytes, format_count, format_duration
+from harness.theory.held import decoding_blocks, most_blocks
+from harness.units import DASH, counted, format_bytes, format_count, format_duration
 
 
 def plan(
@@ -27,11 +27,13 @@ def plan(
         list[str] | None,
         typer.Option("--set", metavar="KEY.PATH=VALUE", help="Laid over the scenario; repeatable."),
     ] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Server launches per variant.")] = None,
     out: Annotated[Path, typer.Option(help="Where runs are stored.")] = DEFAULT_ROOT,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
 ) -> None:
     """Print every trial, its server command and its predicted KV figures; nothing is launched."""
-    resolved = scenarios.load(scenario, profile, set_ or ())
+    overrides = [*(set_ or ()), *([f"repeats={repeats}"] if repeats is not None else ())]
+    resolved = scenarios.load(scenario, profile, overrides)
     planned = outline(resolved)
     expected = estimate(resolved, out)
     if as_json:
@@ -47,7 +49,11 @@ def _as_json(
         "scenario": scenario.name,
         "profile": scenario.profile,
         "model": scenario.model,
-        "estimate": {"total_s": expected.total_s, "basis": expected.basis},
+        "estimate": {
+            "total_s": expected.total_s,
+            "quality_s": expected.quality_s,
+            "basis": expected.basis,
+        },
         "trials": [_trial_json(item) for item in planned],
     }
 
@@ -86,12 +92,62 @@ def _as_text(scenario: Scenario, planned: Sequence[PlannedTrial], expected: Esti
         f"{scenario.name}: {scenario.question}".rstrip(": "),
         _setting(scenario),
         estimate_text(expected),
+        *_quality_lines(scenario, expected),
     ]
-    for item in planned:
-        if item is planned[0] or item.trial.launch != _before(planned, item).trial.launch:
-            lines += ["", *_launch_lines(item)]
-        lines += _workload_lines(item)
+    for launches in _alike(planned):
+        lines += ["", *_launch_lines(launches)]
     return "\n".join(lines)
+
+
+def _quality_lines(scenario: Scenario, expected: Estimate) -> list[str]:
+    """What is asked about quality, which is no trial and takes time all the same."""
+    quality = scenario.quality
+    if quality is None:
+        return []
+    context = quality.context_tokens or scenario.workloads[0].context_tokens
+    asked = counted(quality.num_prompts, "prompt")
+    needles = quality.needles
+    hidden = ""
+    if needles is not None:
+        # Each cell of the grid gets a question for one needle and one for several.
+        count = 2 * len(needles.context_tokens) * len(needles.depths) * needles.per_cell
+        hidden = f" and {format_count(count)} questions for needles"
+    line = (
+        f"quality: {asked} of {format_count(context)} tokens with answers of "
+        f"{format_count(quality.answer_tokens)}{hidden}, to each variant once and to the baseline "
+        f"twice; about {format_duration(expected.quality_s)} of the whole"
+    )
+    return [line]
+
+
+def _alike(planned: Sequence[PlannedTrial]) -> list[list[list[PlannedTrial]]]:
+    """Trials by launch, and launches that differ in nothing but the repeat together."""
+    # The order of the loads turns from repeat to repeat; here it is that of the first one.
+    places = {label: at for at, label in enumerate(i.trial.workload.label for i in planned[::-1])}
+    launches: dict[int, list[PlannedTrial]] = {}
+    for item in sorted(planned, key=lambda item: -places[item.trial.workload.label]):
+        launches.setdefault(item.trial.launch, []).append(item)
+    blocks: dict[tuple[str, ...], list[list[PlannedTrial]]] = {}
+    for _, items in sorted(launches.items()):
+        loads = ["\n".join(_workload_lines(item)) for item in items]
+        key = (items[0].trial.variant, *_server_lines(items[0]), *loads)
+        blocks.setdefault(key, []).append(items)
+    return list(blocks.values())
+
+
+def _launch_lines(launches: Sequence[Sequence[PlannedTrial]]) -> list[str]:
+    first = launches[0]
+    trials = [items[0].trial for items in launches]
+    numbers = ", ".join(str(trial.launch + 1) for trial in trials)
+    repeats = ", ".join(str(trial.repeat + 1) for trial in trials)
+    many = "s" if len(trials) > 1 else ""
+    lines = [f"launch{'es' if many else ''} {numbers}: variant {trials[0].variant}, "]
+    lines[0] += f"repeat{many} {repeats}"
+    lines += _server_lines(first[0])
+    for at, item in enumerate(first):
+        lines += _workload_lines(item)
+        lines += [f"      {items[at].trial.trial_id}" for items in launches]
+    return lines
 
 
 def _setting(scenario: Scenario) -> str:
@@ -103,14 +159,15 @@ def _setting(scenario: Scenario) -> str:
 
 def estimate_text(expected: Estimate) -> str:
     """How many trials and launches, how long, and what that rests on."""
+    where = (
+        f"in {counted(expected.launches, 'server launch', 'server launches')}"
+        if expected.launches
+        else "on a server that is running already"
+    )
     return (
-        f"{expected.trials} trials in {expected.launches} server launches, about "
+        f"{counted(expected.trials, 'trial')} {where}, about "
         f"{format_duration(expected.total_s)}\n  (estimate from {expected.basis})"
     )
-
-
-def _before(planned: Sequence[PlannedTrial], item: PlannedTrial) -> PlannedTrial:
-    return planned[planned.index(item) - 1]
 
 
 def _budget(scenario: Scenario) -> str:
@@ -123,9 +180,9 @@ def _budget(scenario: Scenario) -> str:
     return f"{budget.mode}{granted}"
 
 
-def _launch_lines(item: PlannedTrial) -> list[str]:
+def _server_lines(item: PlannedTrial) -> list[str]:
     trial, capacity = item.trial, item.capacity
-    lines = [f"launch {trial.launch + 1}: variant {trial.variant}, repeat {trial.repeat + 1}"]
+    lines = []
     if item.command:
         env = [f"{name}={shell_line([value])}" for name, value in trial.env.items()]
         lines.append(
@@ -162,22 +219,23 @@ def _workload_lines(item: PlannedTrial) -> list[str]:
     trial, capacity = item.trial, item.capacity
     fits = None if capacity is None else capacity.concurrency(trial.workload.total_tokens)
     fit_text = "" if fits is None else f"; {format_count(fits, 2)} such requests fit the pool"
-    lines = [f"  {trial.trial_id}", f"    {trial.workload.label}{fit_text}"]
+    lines = [f"  {trial.workload.label}{fit_text}"]
     if held := _blocks_held(item):
         lines.append(
             f"    each holds up to {format_count(held['most'])} blocks, "
-            f"{format_count(held['decoding'])} at the end of its answer"
+            f"{format_count(held['decoding'])} while it answers"
         )
     return lines
 
 
-def _blocks_held(item: PlannedTrial) -> dict[str, int] | None:
-    """Blocks of a request under SnapKV, which frees some once a prompt is computed."""
+def _blocks_held(item: PlannedTrial) -> dict[str, int | None] | None:
+    """Blocks of a request whose tokens an eviction rule frees on the way; None without a rule."""
     rule, load = rule_from_env(item.trial.env), item.trial.workload
-    if item.capacity is None or not isinstance(rule, SnapKvRule):
+    if item.capacity is None or rule is None:
         return None
-    tokens = (item.capacity.block_size, load.context_tokens, load.total_tokens)
+    block = item.capacity.block_size
+    lengths = (load.context_tokens, load.total_tokens - load.context_tokens)
     return {
-        "most": snapkv_most_blocks_held(rule, *tokens),
-        "decoding": snapkv_blocks_held(rule, *tokens),
+        "most": most_blocks(rule, block, *lengths, item.capacity.tokens_in_flight),
+        "decoding": decoding_blocks(rule, block, *lengths),
     }

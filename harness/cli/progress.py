@@ -78,8 +78,9 @@ class BenchProgress:
         """A line per launch."""
         trial = group[0]
         self._stage = None
+        what = "launch" if trial.attach is None else "round on the running server"
         self._line(
-            f"launch {number}/{launches}: variant {trial.variant}, repeat {trial.repeat + 1}"
+            f"{what} {number}/{launches}: variant {trial.variant}, repeat {trial.repeat + 1}"
         )
 
     def starting(self, stage: str, elapsed_s: Seconds) -> None:

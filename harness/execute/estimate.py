@@ -50,12 +50,17 @@ _REFERENCE_LAUNCH: tuple[Seconds, Seconds] = (8.0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Predicted wall time of a bench, and the sentence that says what it rests on."""
+    """Predicted wall time of a bench, and the sentence that says what it rests on.
+
+    ``launches`` is 0 for a server that is running already; ``quality_s`` is the part of the total
+    that questions about quality take.
+    """
 
     total_s: Seconds
     launches: int
     trials: int
     basis: str
+    quality_s: Seconds = 0.0
 
 
 def estimate(scenario: Scenario, root: Path) -> Estimate:
@@ -80,7 +85,8 @@ def estimate(scenario: Scenario, root: Path) -> Estimate:
         if not no
     )
     asked_s = _measured_quality_s(scenario, earlier)
-    total_s += assumed_quality_s(scenario, rates) if asked_s is None else asked_s
+    quality_s = assumed_quality_s(scenario, rates) if asked_s is None else asked_s
+    total_s += quality_s
     # What goes into the sum, and whether the earlier run told it.
     rests = {
         "starts of servers": launches == 0 or measured_launch is not None,
@@ -95,7 +101,7 @@ def estimate(scenario: Scenario, root: Path) -> Estimate:
     told = tuple(name for name, is_used in used.items() if is_used)
     run_id = earlier[0].run_id if earlier is not None else None
     basis = _basis(run_id, told, whole=all(rests.values()), rates=rates)
-    return Estimate(total_s, launches, len(trials), basis)
+    return Estimate(total_s, launches, len(trials), basis, quality_s)
 
 
 def _refused(trial: Trial, scenario: Scenario) -> bool:

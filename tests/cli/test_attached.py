@@ -33,6 +33,10 @@ def test_banner_table_page_and_comparison_say_attached(
 ) -> None:
     folder, table, banner = run
     assert "attached: http://127.0.0.1" in banner
+    # Nothing is launched, so nothing is called a launch.
+    assert "1 trial on a server that is running already" in banner
+    assert "round on the running server 1/1: variant attached" in banner
+    assert "launch" not in banner.partition("trial 1/1")[0].replace("launches nothing", "")
     assert "ATTACHED  demo" in table
     compared = kvbench("compare", str(folder), str(folder), cwd=tmp_path)
     assert compared.returncode == 0, compared.stderr
