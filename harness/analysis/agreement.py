@@ -217,7 +217,9 @@ def _bucket(start: Tokens, end: Tokens, places: Sequence[Place]) -> Bucket:
 def trend(places: Sequence[Place]) -> Trend:
     """Whether the divergence grows along the context: second half against first, by prompt.
 
-    The answer is left out: the tokens that a model chose itself are easier than a text's.
+    The first stretch (of ``BUCKETS``) is left out: the first tokens of a text have next to no
+    context, diverge most, and would make a fall of every trend. So is the answer: the tokens that
+    a model chose itself are easier than a text's.
     """
     halves: dict[int, tuple[list[float], list[float]]] = {}
     longest: dict[int, int] = {}
@@ -225,8 +227,10 @@ def trend(places: Sequence[Place]) -> Trend:
     for place in context:
         longest[place.prompt] = max(longest.get(place.prompt, 0), place.position)
     for place in context:
-        later = place.position > longest[place.prompt] / 2
-        halves.setdefault(place.prompt, ([], []))[later].append(place.kl)
+        length = longest[place.prompt]
+        if place.position > length / BUCKETS:
+            later = place.position > length / 2
+            halves.setdefault(place.prompt, ([], []))[later].append(place.kl)
     clusters = [
         (fmean(late) - fmean(early), 1) for early, late in halves.values() if early and late
     ]

@@ -128,7 +128,7 @@ def _trend(one: VariantQuality) -> str:
     return {
         "grows": " The divergence grows along the context.",
         "falls": " The divergence falls along the context.",
-        "no trend shown": " No growth of the divergence along the context is shown.",
+        "no trend shown": " No trend of the divergence along the context is shown.",
     }.get(one.trend, "")
 
 
@@ -310,7 +310,8 @@ def _charts(analysis: Analysis, quality: QualityAnalysis) -> Iterator[Chart]:
             "answer, all prompts together; the dashed grey line is the baseline against itself. "
             "The last stretch holds the baseline's answers too, which are text of another kind: "
             "whether the divergence grows is told from the prompts alone, second half against "
-            "first." + _off_scale(quality, drawn),
+            "first, without the first stretch, where a text has hardly any context yet."
+            + _off_scale(quality, drawn),
             "; ".join(_line_alt(line) for line in lines),
             lambda: quality_charts.by_position(lines),
         )
@@ -366,11 +367,12 @@ def _position_title(quality: QualityAnalysis) -> str:
     trends = {one.trend for one in drawn}
     if "grows" in trends:
         names = [one.variant for one in drawn if one.trend == "grows"]
-        return f"The divergence of {', '.join(names)} from {quality.baseline} grows with position"
+        named = ", ".join(names)
+        return f"The divergence of {named} from {quality.baseline} grows along the context"
     if trends == {"falls"}:
-        return f"The divergence from {quality.baseline} does not grow along the context"
+        return f"The divergence from {quality.baseline} falls along the context"
     if trends == {"no trend shown"}:
-        return f"No growth of the divergence from {quality.baseline} along the context is shown"
+        return f"No trend of the divergence from {quality.baseline} along the context is shown"
     return f"Divergence from {quality.baseline} along the context"
 
 

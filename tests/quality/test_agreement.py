@@ -130,10 +130,18 @@ def test_buckets_cover_the_context_evenly() -> None:
     ("late", "expected"), [(0.9, "grows"), (0.1, "falls"), (0.5, "no trend shown")]
 )
 def test_a_trend_holds_the_second_half_against_the_first(late: float, expected: str) -> None:
-    places = [place(p, 1, 0.5) for p in range(6)] + [place(p, 10, late) for p in range(6)]
+    places = [place(p, 3, 0.5) for p in range(6)] + [place(p, 10, late) for p in range(6)]
+    # The first stretch, positions up to 10 / 8, is wild as well, in the other direction or not.
+    places += [place(p, 1, wild) for p in range(6) for wild in (0.0, 90.0)]
     # A wild answer at the end does not count.
     places += [place(p, 11, 50.0, in_answer=True) for p in range(6)]
     assert trend(places) == expected
+
+
+def test_a_first_mark_that_sticks_out_makes_no_trend() -> None:
+    # As the shipped example's: 0.03 nats at the beginning, 0.01 from there on.
+    places = [place(p, at, 0.03 if at < 10 else 0.01) for p in range(6) for at in range(1, 81)]
+    assert trend(places) == "no trend shown"
 
 
 def test_no_trend_is_known_from_few_prompts() -> None:
