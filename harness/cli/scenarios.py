@@ -9,6 +9,7 @@ import typer
 
 from harness import machine
 from harness.errors import InputError, NotFound, did_you_mean
+from harness.execute.faults import model_faults
 from harness.scenario import PROFILES, Scenario, load_scenario
 
 FOLDER = Path("scenarios")
@@ -97,6 +98,6 @@ def load(
     """Find, resolve and check a scenario for the profile asked for (or detected), and say so."""
     path = find_scenario(given)
     chosen, why = choose_profile(profile)
-    resolved = load_scenario(path, chosen, overrides=overrides, attach=attach)
+    resolved = load_scenario(path, chosen, overrides=overrides, attach=attach, further=model_faults)
     _say(resolved, why, asked=profile is not None)
     return resolved

@@ -5,7 +5,7 @@ one profile, ``expand`` turns a checked scenario into trials. No I/O beyond the 
 """
 
 from harness.scenario.expand import Trial, expand, launch_groups, server_command_flags
-from harness.scenario.load import load_scenario, slugify
+from harness.scenario.load import Fault, load_scenario, slugify
 from harness.scenario.reference import ReferenceOptions, reference_options
 from harness.scenario.schema import (
     PROFILES,
@@ -21,6 +21,7 @@ from harness.scenario.schema import (
 
 __all__ = [
     "PROFILES",
+    "Fault",
     "Judge",
     "KvBudget",
     "Kvpress",

@@ -77,7 +77,7 @@ def _unknown(name: str, version: str, known: Mapping[str, Any]) -> FlagFault:
     return FlagFault(
         f"vLLM {version} has no flag {name!r}",
         tuple(near) or None,
-        f"{hint}; {_all_the_same(name)}" if hint else _all_the_same(name),
+        f"{hint or ''} {_all_the_same(name)}".strip(),
     )
 
 
@@ -99,7 +99,7 @@ def _wrong_form(name: str, value: Any, entry: Mapping[str, Any], version: str) -
     return FlagFault(
         f"vLLM {version} knows no {name} {str(wrong)[:100]!r}",
         tuple(legal),
-        f"{hint}; {_all_the_same(name)}" if hint else _all_the_same(name),
+        f"{hint or ''} {_all_the_same(name)}".strip(),
     )
 
 
@@ -129,4 +129,4 @@ def _out_of_range(name: str, value: Any) -> FlagFault | None:
 
 
 def _all_the_same(name: str) -> str:
-    return f"if the engine that you run knows it, list it: `{UNCHECKED}: [{name}]`"
+    return f"If the engine that you run knows it, list it: `{UNCHECKED}: [{name}]`"

@@ -9,8 +9,8 @@ needed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -72,13 +72,29 @@ ATTACHED_VARIANT = "attached"
 POOL_FLAGS = ("kv_cache_memory_bytes", "num_gpu_blocks_override")
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong at a key path of a resolved scenario, what is legal, and the next move."""
+
+    what: str
+    path: KeyPath
+    legal: Sequence[str] | None = None
+    next_move: str | None = None
+
+
 def load_scenario(
-    path: Path, profile: str, *, overrides: Sequence[str] = (), attach: str | None = None
+    path: Path,
+    profile: str,
+    *,
+    overrides: Sequence[str] = (),
+    attach: str | None = None,
+    further: Callable[[Scenario], Iterable[Fault]] = lambda _scenario: (),
 ) -> Scenario:
     """Read a scenario and resolve it for one profile.
 
     ``overrides`` are ``key.path=value`` texts; ``attach`` is the URL of a running server that
-    takes the place of everything launched.
+    takes the place of everything launched. ``further`` looks for faults that a floor above knows
+    of, in the profile asked for; the first is told with its place.
 
     Raises:
         NotFound: there is no such file.
@@ -90,6 +106,9 @@ def load_scenario(
     for other in PROFILES:
         if other != profile and other in (document.values.get("profiles") or {}):
             _resolve_told(document, other, (), None)
+    for fault in further(scenario):
+        spot = _Spot(document, profile, overrides, attach)
+        raise spot.fail(fault.what, fault.path, legal=fault.legal, next_move=fault.next_move)
     return scenario
 
 
@@ -588,4 +607,4 @@ def slugify(text: str) -> str:
     return "-".join(part for part in parts if part)[:60].rstrip("-.") or "unnamed"
 
 
-__all__ = ["ATTACHED_VARIANT", "dotted", "load_scenario", "slugify"]
+__all__ = ["ATTACHED_VARIANT", "Fault", "dotted", "load_scenario", "slugify"]

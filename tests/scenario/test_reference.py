@@ -45,7 +45,8 @@ def test_another_engine_makes_another_trial_id(tmp_path: Path) -> None:
     # The same words mean something else to a server, so results must never be shared.
     here = {trial.trial_id for trial in expand(load(tmp_path))}
     there = {
-        trial.trial_id for trial in expand(load(tmp_path, "engine=vllm", "unchecked_flags=[cache]"))
+        trial.trial_id
+        for trial in expand(load(tmp_path, "engine=vllm", "unchecked_flags=[cache, max_cache_len]"))
     }
     assert not here & there
 
