@@ -45,7 +45,7 @@ from harness.record import BenchRecord, QualityRecords, Run, TrialRecord
 from harness.scenario.schema import shape_label, workload_label
 from harness.specs.model import ModelSpec, model_spec
 from harness.theory.capacity import KvCapacity, predict_capacity, settings_from_flags
-from harness.theory.settings import EngineSettings, default_max_num_batched_tokens
+from harness.theory.settings import EngineSettings, with_default_step
 from harness.theory.weights import WeightFootprint, repacked_bytes, weight_footprint
 from harness.units import Tokens
 
@@ -206,14 +206,8 @@ def _weights(model: ModelSpec, settings: EngineSettings) -> WeightFootprint | No
 
 def _with_defaults(run: Run) -> dict[str, Any]:
     """The flags, with the default that depends on the size of the card."""
-    flags = dict(run.trial.server_flags)
-    cards = [gpu for gpu in run.environment.gpus if gpu.total_bytes is not None]
-    if flags.get("max_num_batched_tokens") is None and cards:
-        smallest = min(cards, key=lambda gpu: gpu.total_bytes or 0)
-        flags["max_num_batched_tokens"] = default_max_num_batched_tokens(
-            smallest.total_bytes or 0, smallest.name
-        )
-    return flags
+    cards = ((gpu.total_bytes, gpu.name) for gpu in run.environment.gpus)
+    return with_default_step(run.trial.server_flags, cards)
 
 
 def _trial(

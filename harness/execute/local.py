@@ -61,7 +61,7 @@ from harness.store import (
     write_bench,
 )
 from harness.telemetry import nvml
-from harness.theory.settings import settings_from_flags
+from harness.theory.settings import settings_from_flags, with_default_step
 from harness.units import Bytes, Seconds, format_bytes
 from harness.workload.plan import plan
 from harness.workload.tokens import token_range
@@ -484,8 +484,16 @@ def _pool_flags(bench: _Bench, trial: Trial) -> dict[str, Any]:
             kind="budget",
         )
     model = _spec_of(bench, trial)
-    extra = budget_flags(bench.budget, trial.flags, model, bench.device, trial.env)
-    return extra | emulation_flags(trial, extra, model, extra.get(FLAG), bench.device)
+    flags = _with_step(bench, trial)
+    extra = budget_flags(bench.budget, flags, model, bench.device, trial.env)
+    planned = {**flags, **extra}
+    return extra | emulation_flags(trial, planned, model, extra.get(FLAG), bench.device)
+
+
+def _with_step(bench: _Bench, trial: Trial) -> dict[str, Any]:
+    """The trial's flags as theory reads them: with the step that the engine takes on this card."""
+    cards = ((gpu.total_bytes, gpu.name) for gpu in bench.record.environment.gpus)
+    return with_default_step(trial.flags, cards)
 
 
 def _check_runnable(bench: _Bench, trial: Trial) -> None:
@@ -520,7 +528,7 @@ def _spec_of(bench: _Bench, trial: Trial) -> ModelSpec | None:
 def _note_grant(bench: _Bench, trial: Trial, facts: ServerFacts) -> None:
     if not trial.is_baseline or bench.budget.is_known:
         return
-    settings = settings_from_flags(trial.flags, bench.device, env=trial.env)
+    settings = settings_from_flags(_with_step(bench, trial), bench.device, env=trial.env)
     pool = granted_pool_bytes(facts.granted, _spec_of(bench, trial), settings)
     bench.budget = after_baseline(bench.budget, facts.granted, pool)
     bench.record = dataclasses.replace(

@@ -6,7 +6,7 @@ passed beside them. Source: vLLM 0.32.0, ``engine/arg_utils.py`` and ``config/vl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -156,6 +156,21 @@ def default_max_num_batched_tokens(memory_bytes: Bytes, device_name: str) -> Tok
     if memory_bytes >= 70 * GIB and "a100" not in device_name.lower():
         return 8192
     return _SERVER_BATCH
+
+
+def with_default_step(
+    flags: Mapping[str, Any], cards: Iterable[tuple[Bytes | None, str]]
+) -> dict[str, Any]:
+    """The flags, and the step that the engine takes on these cards where none is stated.
+
+    ``cards`` are bytes and name of each; of unlike ones the smallest decides. Without a card of
+    known size nothing is added.
+    """
+    known = [(size, name) for size, name in cards if size is not None]
+    if flags.get("max_num_batched_tokens") is not None or not known:
+        return dict(flags)
+    step = default_max_num_batched_tokens(*min(known))
+    return {**flags, "max_num_batched_tokens": step}
 
 
 def settings_from_flags(

@@ -13,7 +13,7 @@ from harness.theory.kv import (
     layer_caches,
     resolved_kv_dtype,
 )
-from harness.theory.settings import EngineSettings, settings_from_flags
+from harness.theory.settings import EngineSettings, settings_from_flags, with_default_step
 from tests.theory.small import HYBRID, LATENT, LLAMA, small
 
 
@@ -305,6 +305,19 @@ def test_one_step_is_in_flight_per_stage_and_one_more_where_the_scheduler_runs_a
     # The CPU never runs ahead, whatever it is told.
     assert in_flight("cpu", async_scheduling=True) == 1
     assert in_flight("cpu", pipeline_parallel_size=2) == 2
+
+
+def test_the_step_that_is_not_stated_is_that_of_the_smallest_card() -> None:
+    gib = 1 << 30
+    h100, a100, b200 = (80 * gib, "H100"), (80 * gib, "NVIDIA A100-SXM4-80GB"), (180 * gib, "B200")
+    steps = [
+        with_default_step({}, cards).get("max_num_batched_tokens")
+        for cards in ([h100], [a100], [b200], [b200, h100], [(None, "GPU")], [])
+    ]
+    assert steps == [8192, 2048, 16384, 8192, None, None]
+    assert with_default_step({"max_num_batched_tokens": 512}, [h100]) == {
+        "max_num_batched_tokens": 512
+    }
 
 
 def test_drafts_that_need_a_steps_result_keep_the_scheduler_from_running_ahead() -> None:
