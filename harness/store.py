@@ -107,14 +107,17 @@ def new_run_folder(root: Path, scenario_slug: str) -> Path:
 
 def runs_of(root: Path, scenario_slug: str) -> tuple[Path, ...]:
     """The stored runs of a scenario, oldest first."""
-    folder = root / scenario_slug
+    return _runs_in(root / scenario_slug)
+
+
+def _runs_in(folder: Path) -> tuple[Path, ...]:
     if not _is_there(folder, Path.is_dir):
         return ()
     return tuple(sorted(path.parent for path in folder.glob(f"*/{BENCH_FILE}")))
 
 
 def find_run(given: str, root: Path = DEFAULT_ROOT) -> Path:
-    """Find a run by its folder, its run id, or a scenario's name (its latest run).
+    """Find a run by its folder, its run id, or a scenario's name or folder (its latest run).
 
     Raises:
         NotFound: nothing under ``root`` answers to that name.
@@ -123,17 +126,21 @@ def find_run(given: str, root: Path = DEFAULT_ROOT) -> Path:
     folder = Path(given).parent if Path(given).name == BENCH_FILE else Path(given)
     if _is_there(folder / BENCH_FILE):
         return folder
-    by_scenario = runs_of(root, given) if "/" not in given and given not in ("", ".", "..") else ()
+    is_name = "/" not in given and given not in ("", ".", "..")
+    by_scenario = (runs_of(root, given) if is_name else ()) or (_runs_in(folder) if given else ())
     if by_scenario:
         return by_scenario[-1]
     by_id = [path for path in _all_runs(root) if path.name == given]
     if len(by_id) == 1:
         return by_id[0]
+    stored = [str(path) for path in _all_runs(root)[-8:]]
     raise NotFound(
         f"there is no stored run {given[:200]!r}",
         where=str(root),
-        legal=[str(path) for path in _all_runs(root)[-8:]] or None,
-        next_move="give the folder that `kvbench bench` printed, a run id, or a scenario's name",
+        legal=stored or None,
+        next_move="give the folder that `kvbench bench` printed, a run id, or a scenario's name"
+        if stored
+        else "none is stored there: `kvbench bench smoke` makes one, `--out` names another place",
     )
 
 

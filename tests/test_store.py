@@ -150,8 +150,18 @@ def test_runs_are_found_by_folder_id_and_scenario(tmp_path: Path) -> None:
     assert store.find_run(str(old), tmp_path) == old
     assert store.find_run("20260101-000000-aaaa", tmp_path) == old
     assert store.find_run("demo", tmp_path) == new
+    # The folder of a scenario stands for its latest run, as its name does.
+    assert store.find_run(str(tmp_path / "demo"), tmp_path / "elsewhere") == new
     with pytest.raises(NotFound, match="no stored run 'nope'"):
         store.find_run("nope", tmp_path)
+
+
+def test_where_nothing_is_stored_the_next_move_is_a_run(tmp_path: Path) -> None:
+    for given in ("nope", "", str(tmp_path)):
+        with pytest.raises(NotFound, match="no stored run") as caught:
+            store.find_run(given, tmp_path / "results")
+        assert "`kvbench bench smoke` makes one" in (caught.value.next_move or "")
+        assert caught.value.legal is None
 
 
 def test_the_latest_run_with_something_left_is_resumed(tmp_path: Path) -> None:

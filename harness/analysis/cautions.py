@@ -46,7 +46,9 @@ def _incomplete(evidence: Evidence) -> Iterator[Caution]:
     failed = [trial for trial in evidence.trials if trial.status == "failed"]
     if failed:
         reason = failed[0].reason or "no reason was recorded"
-        text = f"{len(failed)} of {len(evidence.trials)} trials failed; the first: {reason}"
+        text = (
+            f"{len(failed)} of {counted(len(evidence.trials), 'trial')} failed; the first: {reason}"
+        )
         yield Caution("trials_failed", text)
     open_trials = sum(trial.status == "started" for trial in evidence.trials) + evidence.never_run
     if open_trials:

@@ -20,7 +20,7 @@ from harness.scenario import Scenario, Trial, Workload, expand, launch_groups, s
 from harness.scenario.load import NEEDLE_ANSWER_TOKENS
 from harness.store import read_manifest, read_run, runs_of
 from harness.theory.recompute import kv_computations
-from harness.units import Seconds, format_duration
+from harness.units import Seconds, counted, format_duration
 from harness.workload.lengths import request_lengths, turn_length
 
 
@@ -90,12 +90,12 @@ def estimate(scenario: Scenario, root: Path) -> Estimate:
     # What goes into the sum, and whether the earlier run told it.
     rests = {
         "starts of servers": launches == 0 or measured_launch is not None,
-        f"{known} of {len(trials)} trials": known == len(trials),
+        f"{known} of {counted(len(trials), 'trial')}": known == len(trials),
         "questions of quality": scenario.quality is None or asked_s is not None,
     }
     used = {
         "starts of servers": launches > 0 and measured_launch is not None,
-        f"{known} of {len(trials)} trials": known > 0,
+        f"{known} of {counted(len(trials), 'trial')}": known > 0,
         "questions of quality": asked_s is not None and scenario.quality is not None,
     }
     told = tuple(name for name, is_used in used.items() if is_used)
