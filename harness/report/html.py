@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import store
+from harness.analysis.claimable import BEYOND, ratios_with_intervals
 from harness.analysis.results import Analysis
 from harness.record import BenchRecord, TrialRecord
 from harness.report import claims, evidence, tables
@@ -101,6 +102,8 @@ def page(
         "script_hash": script_hash,
         "inline": own,
         "tables": [t for c in analysis.comparisons if (t := tables.table(c)).rows],
+        "many": ratios_with_intervals(analysis),
+        "beyond": BEYOND,
         "pools": evidence.pools(analysis),
         "plates": [(plate, own(plate.picture.inline_svg)) for plate in plates],
         "machine": evidence.machine(bench.environment),

@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from harness import units
+from harness.analysis.claimable import is_claimable
 from harness.analysis.results import Analysis, Cell, Comparison, Row
 from harness.report import charts
 from harness.report.names import load_name
@@ -218,12 +219,14 @@ def _effect_title(analysis: Analysis, what: str, metrics: Mapping[str, str]) -> 
     effects: set[str | None] = set()
     for comparison in analysis.comparisons:
         for variant in comparison.variants[1:]:
-            cells = [(name, comparison.cell(metric, variant)) for metric, name in metrics.items()]
-            effects |= {cell.effect for _, cell in cells if cell is not None}
+            cells = [(m, name, comparison.cell(m, variant)) for m, name in metrics.items()]
+            effects |= {cell.effect for _, _, cell in cells if cell is not None}
             shown = [
                 (abs(math.log(cell.ratio)), f"{name} is {ratio_text(cell.ratio, cell.interval)}")
-                for name, cell in cells
-                if cell is not None and cell.effect in ("higher", "lower") and cell.ratio
+                for metric, name, cell in cells
+                if cell is not None
+                and cell.ratio
+                and is_claimable(analysis, comparison, metric, variant)
             ]
             if shown:
                 clauses = listed([clause for _, clause in shown])
@@ -244,7 +247,9 @@ def _joined(clauses: Sequence[str]) -> str:
 
 def _no_effect_title(analysis: Analysis, what: str, metric: str, effects: set[str | None]) -> str:
     if "no difference shown" in effects:
-        return f"No difference in {what} is shown"
+        # A tail that differs from few requests is left to the tables.
+        kind = "median " if effects & {"higher", "lower"} else ""
+        return f"No difference in {kind}{what} is shown"
     label = f"{what[:1].upper()}{what[1:]}"
     if _is_alone(analysis):
         return _range_title(analysis, label, metric)

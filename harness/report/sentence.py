@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness import units
+from harness.analysis.claimable import is_claimable
 from harness.analysis.quality import gate_failures
 from harness.analysis.reasons import by_reason
 from harness.analysis.results import Analysis, Cell, Comparison, KvComparison, Row, Verdict
@@ -33,7 +34,7 @@ MAX_NAMED = 4
 
 #: The latencies that titles tell of.
 LATENCIES = (("ttft_s.p50", "TTFT p50"), ("ttft_s.p90", "TTFT p90"), ("tpot_s.p50", "TPOT p50"))
-#: The latencies of the opening: of each the first figure that shows a difference.
+#: The latencies of the opening: of each the first figure that may be claimed (``claimable``).
 _TOLD = (
     ("TTFT", ("ttft_s.p50", "ttft_s.p90")),
     ("TPOT", ("tpot_s.p50",)),
@@ -245,7 +246,8 @@ def _under(analysis: Analysis, comparison: Comparison, variant: str) -> str:
     """``KV-bound (pool full): output throughput 1.30× [1.19, 1.41], better; …``."""
     limited = comparison.workload_label in analysis.headline.pool_limited_workloads
     where = "pool full" if limited else "pool not full"
-    told = "; ".join([_throughput(comparison, variant), *_latencies(comparison, variant)])
+    latencies = _latencies(analysis, comparison, variant)
+    told = "; ".join([_throughput(comparison, variant), *latencies])
     return f"{load_name(analysis, comparison)} ({where}): {told}.{_care(comparison, variant)}"
 
 
@@ -324,19 +326,19 @@ def _gravity(verdict: Verdict) -> int:
     return 0 if verdict.verdict == "invalid" else 1
 
 
-def _latencies(comparison: Comparison, variant: str) -> list[str]:
-    """``TTFT p50 0.61× [0.58, 0.64], better`` for what differs, then for what nothing is shown."""
+def _latencies(analysis: Analysis, comparison: Comparison, variant: str) -> list[str]:
+    """``TTFT p50 0.61× [0.58, 0.64], better`` for what may be claimed, then what shows nothing."""
     told: list[str] = []
     even: list[str] = []
     for name, metrics in _TOLD:
-        cells = [(m, cell) for m in metrics if (cell := _usable(comparison, m, variant))]
-        shown = [(m, cell) for m, cell in cells if cell.effect in ("higher", "lower")]
-        if shown:
-            metric, cell = shown[0]
-            label = f"{name} {metric.rpartition('.')[2]}"
+        claimed = [m for m in metrics if is_claimable(analysis, comparison, m, variant)]
+        cell = comparison.cell(claimed[0], variant) if claimed else None
+        median = _usable(comparison, metrics[0], variant)
+        if cell is not None:
+            label = f"{name} {claimed[0].rpartition('.')[2]}"
             told.append(f"{label} {ratio_text(cell.ratio, cell.interval)}, {_side(cell)}")
-        elif any(cell.effect == "no difference shown" for _, cell in cells):
-            even.append(name)
+        elif median is not None and median.effect == "no difference shown":
+            even.append(f"{name} p50")
     return [*told, f"no difference in {listed(even)} shown"] if even else told
 
 

@@ -52,7 +52,7 @@ def test_a_title_leads_with_the_largest_effect_and_counts_the_rest() -> None:
     loads = tuple({**records.KV_BOUND, "name": name, "num_prompts": 12} for name in "abc")
     title = dict(charts_of(records.bench(workloads=loads)))["latency"].title
     assert title.startswith(("a: fp8's TTFT", "b: fp8's TTFT", "c: fp8's TTFT"))
-    assert title.endswith("(and 2 more), against fp16")
+    assert title.endswith("(and 1 more), against fp16")
     assert len(title) < 200
 
 

@@ -133,6 +133,15 @@ def test_each_reason_below_a_table_is_one_that_a_figure_above_it_points_at(page:
     assert 'class="notes"' in page.source
 
 
+def test_the_page_says_that_many_figures_are_compared_and_that_some_miss_by_chance(
+    page: Page,
+) -> None:
+    (count, misses), *_ = re.findall(r"of (\d+), about (\d+), even if nothing differed", page.text)
+    # One in twenty at 95 %.
+    assert int(misses) == max(1, round(int(count) / 20))
+    assert "A single difference among neighbours that show none is to be expected" in page.text
+
+
 def test_headings_go_down_one_level_at_a_time(page: Page) -> None:
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h[1-6]", tag)]
     assert levels[0] == 1
