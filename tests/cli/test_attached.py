@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.test_commands import kvbench
 from tests.execute.test_local import CONFIG, SCENARIO
+from tests.standin.process import standin_server
 
 #: What is true of a server that kvbench launches on a CPU, and of no other.
 FALSE_HERE = ("NO GPU", "CPU profile", "this machine's processor", "no GPU", "taken without a GPU")
@@ -50,6 +51,22 @@ def test_banner_table_page_and_comparison_say_attached(
     assert "standin" in compared.stdout
     # 23,040 bytes are what a token of that model would take.
     assert all("23,040" not in text for text in (table, *pages))
+
+
+def test_a_server_of_yours_gets_the_key_of_the_environment_and_nothing_stores_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "demo.yaml").write_text(SCENARIO.format(model="m"))
+    key = "sk-for-this-one"
+    with standin_server("--api-key", key) as server:
+        words = ("bench", "demo.yaml", "--url", server.url())
+        done = kvbench(*words, cwd=tmp_path, env={"OPENAI_API_KEY": key})
+        refused = kvbench(*words, cwd=tmp_path, env={"OPENAI_API_KEY": "sk-wrong"})
+    assert done.returncode == 0, done.stderr
+    assert refused.returncode == 1
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) > 5
+    assert [path for path in files if key.encode() in path.read_bytes()] == []
 
 
 def test_the_address_is_not_printed_before_it_was_checked(tmp_path: Path) -> None:
