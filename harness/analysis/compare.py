@@ -178,8 +178,8 @@ def _predict(bench: BenchRecord, run: Run) -> _Prediction:
         return _Prediction(None, NO_POOL)
     if run.trial.model_config is None:
         return _Prediction(None, "nothing is known of the model's configuration")
-    flags = _with_defaults(run)
     device: Literal["cpu", "cuda"] = "cpu" if run.environment.profile == "cpu" else "cuda"
+    flags = _with_defaults(run, device)
     blocks = flags.get("num_gpu_blocks_override")
     try:
         model = model_spec(run.trial.model_config, name=run.trial.model)
@@ -204,10 +204,10 @@ def _weights(model: ModelSpec, settings: EngineSettings) -> WeightFootprint | No
         return None
 
 
-def _with_defaults(run: Run) -> dict[str, Any]:
+def _with_defaults(run: Run, device: Literal["cpu", "cuda"]) -> dict[str, Any]:
     """The flags, with the default that depends on the size of the card."""
     cards = ((gpu.total_bytes, gpu.name) for gpu in run.environment.gpus)
-    return with_default_step(run.trial.server_flags, cards)
+    return with_default_step(run.trial.server_flags, device, cards)
 
 
 def _trial(

@@ -493,7 +493,7 @@ def _pool_flags(bench: _Bench, trial: Trial) -> dict[str, Any]:
 def _with_step(bench: _Bench, trial: Trial) -> dict[str, Any]:
     """The trial's flags as theory reads them: with the step that the engine takes on this card."""
     cards = ((gpu.total_bytes, gpu.name) for gpu in bench.record.environment.gpus)
-    return with_default_step(trial.flags, cards)
+    return with_default_step(trial.flags, bench.device, cards)
 
 
 def _check_runnable(bench: _Bench, trial: Trial) -> None:

@@ -159,14 +159,14 @@ def default_max_num_batched_tokens(memory_bytes: Bytes, device_name: str) -> Tok
 
 
 def with_default_step(
-    flags: Mapping[str, Any], cards: Iterable[tuple[Bytes | None, str]]
+    flags: Mapping[str, Any], device: Device, cards: Iterable[tuple[Bytes | None, str]]
 ) -> dict[str, Any]:
     """The flags, and the step that the engine takes on these cards where none is stated.
 
-    ``cards`` are bytes and name of each; of unlike ones the smallest decides. Without a card of
-    known size nothing is added.
+    ``cards`` are bytes and name of each; of unlike ones the smallest decides. Nothing is added
+    without a card of known size, nor where the engine runs on the CPU beside it.
     """
-    known = [(size, name) for size, name in cards if size is not None]
+    known = [(size, name) for size, name in cards if size is not None and device == "cuda"]
     if flags.get("max_num_batched_tokens") is not None or not known:
         return dict(flags)
     step = default_max_num_batched_tokens(*min(known))

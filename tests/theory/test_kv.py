@@ -311,13 +311,14 @@ def test_the_step_that_is_not_stated_is_that_of_the_smallest_card() -> None:
     gib = 1 << 30
     h100, a100, b200 = (80 * gib, "H100"), (80 * gib, "NVIDIA A100-SXM4-80GB"), (180 * gib, "B200")
     steps = [
-        with_default_step({}, cards).get("max_num_batched_tokens")
+        with_default_step({}, "cuda", cards).get("max_num_batched_tokens")
         for cards in ([h100], [a100], [b200], [b200, h100], [(None, "GPU")], [])
     ]
     assert steps == [8192, 2048, 16384, 8192, None, None]
-    assert with_default_step({"max_num_batched_tokens": 512}, [h100]) == {
-        "max_num_batched_tokens": 512
-    }
+    stated = {"max_num_batched_tokens": 512}
+    assert with_default_step(stated, "cuda", [h100]) == stated
+    # The CPU build's step is its own, whatever card lies beside it.
+    assert with_default_step({}, "cpu", [h100]) == {}
 
 
 def test_drafts_that_need_a_steps_result_keep_the_scheduler_from_running_ahead() -> None:
