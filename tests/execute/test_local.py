@@ -24,8 +24,9 @@ from harness.execute.adaptive import Until
 from harness.execute.alone import announced
 from harness.execute.local import run_scenario
 from harness.execute.progress import Silent
-from harness.record import BenchRecord, CpuPeaks, TrialRecord
+from harness.record import BenchRecord, CpuPeaks, GpuFacts, TrialRecord
 from harness.scenario import Scenario, Trial, load_scenario
+from harness.telemetry import nvml
 from tests.standin.process import standin_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,6 +144,27 @@ def test_equal_tokens_gives_every_variant_the_same_tokens(tmp_path: Path, model:
         if found[0].run.server is not None
     }
     assert granted == {"fp16": 5120, "fp8": 5120}
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_on_a_card_equal_tokens_are_counted_with_the_step_that_it_brings(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window of 64 and two steps in flight; blocks of 16 tokens, 368,640 B.
+
+    An H100's step is 8,192: a request of 8,192 tokens takes 8,192 / 16 + 1 = 513 blocks, so 16,384
+    tokens take 1,026. With the 2,048 of a small card it would be ⌈(63 + 4,096) / 16⌉ + 1 = 261.
+    """
+    card = GpuFacts(0, "NVIDIA H100 80GB HBM3", 80 << 30, None)
+    monkeypatch.setattr(nvml, "probe", lambda: nvml.NvmlProbe((card,)))
+    path = tmp_path / "demo.yaml"
+    path.write_text(SCENARIO.format(model=model).replace("{cpu: {}}", "{cuda: {}}"))
+    window = "{sliding_window: 64, model_type: mistral}"
+    changes = ("kv_budget={equal_tokens: 16384}", f"server.hf_overrides={window}")
+    wanted = load_scenario(path, "cuda", overrides=[*changes, "server.max_model_len=8192"])
+    _, trials = bench(tmp_path, wanted)
+    flags = trials["fp16"][0].run.trial.server_flags
+    assert flags["kv_cache_memory_bytes"] == 1026 * 368_640
 
 
 def test_equal_tokens_of_an_unknown_model_is_refused(
