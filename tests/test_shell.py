@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.shell import relative_to_here, shell_line, with_tilde
+from harness.shell import own_program, relative_to_here, shell_line, with_tilde
 
 
 def test_a_line_reads_back_word_for_word() -> None:
@@ -33,3 +33,20 @@ def test_a_path_below_the_working_folder_is_relative(
     monkeypatch.chdir(tmp_path)
     assert relative_to_here(str(tmp_path / ".venv/bin/python")) == ".venv/bin/python"
     assert relative_to_here("/usr/bin/python") == "/usr/bin/python"
+
+
+def test_kvbench_is_named_by_the_path_it_was_started_with_unless_the_shell_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / ".venv/bin/kvbench"
+    program.parent.mkdir(parents=True)
+    program.touch(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/bin")
+    for started in (".venv/bin/kvbench", str(program)):
+        monkeypatch.setattr("sys.argv", [started, "bench", "smoke"])
+        assert own_program() == ".venv/bin/kvbench"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert own_program() == "kvbench"
+    monkeypatch.setattr("sys.argv", ["/site-packages/harness/cli/app.py"])
+    assert own_program() == "kvbench"

@@ -28,6 +28,7 @@ from harness.execute.local import run_scenario
 from harness.report.build import build_report, check_writable
 from harness.report.evidence import time_text
 from harness.report.terminal import print_result
+from harness.shell import own_program, shell_line
 from harness.store import DEFAULT_ROOT, read_bench, read_quality
 
 #: SIGHUP comes when the terminal or the ssh connection goes; ignored (nohup), it stays ignored.
@@ -83,7 +84,8 @@ def bench(
             load_workers=load_workers,
             until=None if until_width is None else Until(until_width, max_repeats),
         )
-    with _sigterm_as_interrupt(f"everything was measured; `kvbench report {folder}` tells it"):
+    again = f"{own_program()} {shell_line(['report', str(folder)])}"
+    with _sigterm_as_interrupt(f"everything was measured; `{again}` tells it"):
         _tell(folder, reports, as_json=as_json, strict=strict)
 
 

@@ -21,6 +21,7 @@ from harness.record import BenchRecord, TrialRecord
 from harness.report import gallery, html
 from harness.report.section import drawn_sections
 from harness.scenario.load import slugify
+from harness.shell import own_program, shell_line
 
 DEFAULT_ROOT = Path("reports")
 PAGE = "report.html"
@@ -66,9 +67,8 @@ def build_report_of(
         folder.mkdir(parents=True, exist_ok=True)
         return write_report(bench, trials, analysis, run_dir=run_dir, folder=folder)
     except OSError as error:
-        raise _cannot_write(
-            folder, error, f"the run is kept; `kvbench report {run_dir} --reports DIR` tells it"
-        ) from error
+        again = f"{own_program()} {shell_line(['report', str(run_dir)])} --reports DIR"
+        raise _cannot_write(folder, error, f"the run is kept; `{again}` tells it") from error
 
 
 def check_writable(root: Path) -> None:
