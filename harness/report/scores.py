@@ -61,13 +61,19 @@ def _title(board: Scoreboard) -> str:
     broken = sum(row.cells["quality"].note == "broken" for row in rows)
     sound = [row for row in rows if row.cells["quality"].note != "broken"]
     best = [
-        f"most {metric} with {row.strategy}, {cell_text(row.cells[metric]).value}"
+        f"most {metric} with {_named(row)}, {cell_text(row.cells[metric]).value}"
         for metric in ("capacity", "throughput")
         if (row := _best(sound, metric)) is not None
     ]
     count = f"{units.counted(len(rows), 'strategy', 'strategies')} on {board.device}"
     told = [*best, *([f"{broken} broke the answers"] if broken else [])]
     return f"{count}: {'; '.join(told)}" if told else f"{count}: no gain was shown"
+
+
+def _named(row: ScoreRow) -> str:
+    """A strategy, with what its answers can't be known from."""
+    unknown = row.cells["quality"].note == "random weights"
+    return f"{row.strategy} (random weights)" if unknown else row.strategy
 
 
 def _best(rows: Sequence[ScoreRow], metric: str) -> ScoreRow | None:

@@ -7,7 +7,8 @@ replicate was judged invalid; "no difference is shown" is a result; a ratio with
 called an observation. A figure judged invalid is withheld with its reason. Nothing is recommended
 beyond the figures.
 
-Broken text comes before everything: a variant that fails the sanity gate has no headline but that.
+A variant that fails the sanity gate has no headline but that, and it comes before everything;
+where several others are sound it comes second, after what was found of those.
 Not covered: how answers were compared (``quality_text``).
 """
 
@@ -28,6 +29,9 @@ from harness.report.tables import ratio_text, value_text
 
 #: More sentences about workloads than these bury the answer; the tables hold them all.
 MAX_WORKLOADS = 4
+
+#: From so many variants with sound text up there is a choice, and broken text comes second.
+MIN_SOUND = 2
 
 #: More variants than these are counted in the lead, not named.
 MAX_NAMED = 4
@@ -79,6 +83,13 @@ def answer(analysis: Analysis) -> Answer:
         points.append(Point("Judge", f": {judge_clause(quality)}."))
     if not broken:
         return Answer(found.lead, (*found.points, *points), found.limits)
+    sound = [kv for kv in _others(analysis) if kv.variant not in broken]
+    if len(sound) >= MIN_SOUND and analysis.comparisons:
+        fails = _withdrawn(broken)
+        out = Point("Broken text", f": {fails[:1].lower()}{fails[1:]}")
+        named = _are_named(sound)
+        each = [_variant_point(analysis, kv, named=named) for kv in sound]
+        return Answer(_many_lead(analysis, sound), (out, *each, *points), found.limits)
     without = Point(
         "Capacity and speed",
         f" (the gains of {listed(list(broken))} don't count): {found.lead}",
@@ -104,7 +115,7 @@ def _withdrawn(broken: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def _without_quality(analysis: Analysis) -> Answer:
-    others = [kv for kv in analysis.kv if not kv.is_baseline and kv.variant not in analysis.skipped]
+    others = _others(analysis)
     if analysis.headline.trials_sealed == 0:
         return Answer(_nothing(analysis), (), _limits(analysis))
     if not analysis.kv and len(names := {trial.variant for trial in analysis.trials}) > 1:
@@ -120,6 +131,11 @@ def _without_quality(analysis: Analysis) -> Answer:
         return Answer(_one_lead(analysis, others[0]), tuple(points), _limits(analysis))
     each = tuple(_variant_point(analysis, kv, named=_are_named(others)) for kv in others)
     return Answer(_many_lead(analysis, others), each, _limits(analysis))
+
+
+def _others(analysis: Analysis) -> list[KvComparison]:
+    """The variants that are held against the baseline."""
+    return [kv for kv in analysis.kv if not kv.is_baseline and kv.variant not in analysis.skipped]
 
 
 def _one_lead(analysis: Analysis, kv: KvComparison) -> str:
@@ -157,7 +173,9 @@ def _variant_point(analysis: Analysis, kv: KvComparison, *, named: bool) -> Poin
     """One variant among several: its pool, and the load under which it differs most."""
     ordered = _by_weight(analysis, kv.variant)
     tokens = units.format_count(kv.granted.kv_cache_tokens)
-    pool = f": {tokens} KV tokens." if named else f" {_pool(analysis, kv)}."
+    ratio = units.format_ratio(kv.capacity_ratio)
+    held = f": {tokens} KV tokens, {ratio} {analysis.baseline}'s."
+    pool = held if named else f" {_pool(analysis, kv)}."
     if not ordered:
         return Point(kv.variant, pool)
     return Point(kv.variant, f"{pool} {_under(analysis, ordered[0], kv.variant)}")

@@ -41,6 +41,8 @@ def section(
         measured=board.recommendation,
         grids=(_grid(rows, board),),
         charts=(picture,),
+        opens=True,
+        keeps_points=True,
         first=True,
         not_covered="Strategies together: each is held against the baseline alone.",
     )

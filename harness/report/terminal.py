@@ -148,7 +148,7 @@ def draw_table(text: TableText, *, whole: bool = False) -> Table:
         name = Text(plain(variant))
         drawn.add_column(name, justify="right", overflow="fold", no_wrap=whole)
     if two:
-        drawn.add_column("ratio [95 %]", justify="right", overflow="fold", no_wrap=whole)
+        drawn.add_column("ratio [95 %]", justify="right", overflow="fold", no_wrap=True)
         drawn.add_column("verdict", overflow="fold")
     for row in text.rows:
         drawn.add_row(*(Text(plain(cell)) for cell in _cells(row, two=two)))

@@ -107,7 +107,7 @@ def test_several_variants_get_one_line_each() -> None:
         "of fp16, exactly as predicted."
     )
     assert [point.about for point in found.points] == ["fp8", "fp8_e5m2"]
-    assert found.points[0].text.startswith(": 10,240 KV tokens. ")
+    assert found.points[0].text.startswith(": 10,240 KV tokens, 2.00× fp16's. ")
 
 
 def test_more_variants_than_a_sentence_holds_are_counted() -> None:
@@ -176,30 +176,52 @@ def failing(**reasons: tuple[str, ...]) -> Analysis:
     return replace(made, quality=replace(quality, variants=(fp8, *broken)))
 
 
-def test_of_several_broken_variants_each_is_told_with_its_own_first_reason() -> None:
+def broken_text(found: Answer) -> str:
+    """What is said of the variants whose text is broken, though others lead."""
+    point = found.points[0]
+    assert point.about == "Broken text"
+    return point.text
+
+
+def test_where_several_variants_are_sound_their_findings_lead_and_broken_text_comes_second() -> (
+    None
+):
     found = answer(failing(a=("empty", "twice"), b=("empty",), c=("needles lost", "x", "y")))
-    # 6 reasons, of which the first of each variant is told: 3 are left.
+    # The records' server gives fp8 twice the blocks, and every other variant as many as fp16.
     assert found.lead == (
-        "The headline of a, b and c is invalid, because the text fails the sanity gate. "
+        "In the same 112.50 MiB of KV memory, fp8 holds 2.00× and d 1.00× the KV tokens of fp16, "
+        "exactly as predicted."
+    )
+    assert not found.withdrawn
+    # 6 reasons, of which the first of each variant is told: 3 are left.
+    assert broken_text(found) == (
+        ": the headline of a, b and c is invalid, because the text fails the sanity gate. "
         "a and b: empty; c: needles lost (and 3 more below)."
     )
-    (held,) = [point for point in found.points if point.about == "Capacity and speed"]
-    assert held.text.startswith(" (the gains of a, b and c don't count): 5 variants ")
-    assert found.withdrawn
     abouts = [point.about for point in found.points]
-    assert "fp8" in abouts
+    assert abouts[:3] == ["Broken text", "fp8", "d"]
     assert not {"a", "b", "c"} & set(abouts)
 
 
+def test_where_one_variant_alone_is_sound_the_broken_ones_come_first() -> None:
+    made = failing(a=("empty",))
+    (d,) = [kv for kv in made.kv if kv.variant == "d"]
+    found = answer(replace(made, kv=tuple(kv for kv in made.kv if kv is not d)))
+    assert found.lead.startswith("The headline of a is invalid")
+    assert found.withdrawn
+    (held,) = [point for point in found.points if point.about == "Capacity and speed"]
+    assert held.text.startswith(" (the gains of a don't count): ")
+
+
 def test_one_broken_variant_is_told_with_two_reasons_and_many_with_four_of_them() -> None:
-    assert answer(failing(a=("r1", "r2", "r3"))).lead == (
-        "The headline of a is invalid, because the text fails the sanity gate: r1; r2 (and 1 more "
-        "below)."
+    assert broken_text(answer(failing(a=("r1", "r2", "r3")))) == (
+        ": the headline of a is invalid, because the text fails the sanity gate: r1; r2 (and 1 "
+        "more below)."
     )
-    many = answer(failing(**{name: (f"not {name}",) for name in "abcgh"})).lead
-    assert many.startswith("The headline of a, b, c, g and h is invalid")
+    many = broken_text(answer(failing(**{name: (f"not {name}",) for name in "abcgh"})))
+    assert many.startswith(": the headline of a, b, c, g and h is invalid")
     assert many.endswith("a: not a; b: not b; c: not c; g: not g (and 1 more below).")
-    both = answer(failing(a=("r",), b=("r",))).lead
+    both = broken_text(answer(failing(a=("r",), b=("r",))))
     assert both.endswith("sanity gate. a and b: r.")
 
 

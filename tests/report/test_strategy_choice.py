@@ -10,8 +10,9 @@ from harness import store
 from harness.analysis.compare import analyse
 from harness.analysis.results import Analysis
 from harness.record import BenchRecord
-from harness.report import strategy_choice, style
+from harness.report import html, strategy_choice, style
 from harness.report.parts import Section
+from harness.report.section import Drawn
 from tests import records
 from tests.report.stored import unpacked
 
@@ -81,3 +82,16 @@ def test_many_dtypes_are_one_family_and_no_choice_between_strategies(
     dtypes = {name: {"flags": {"kv_cache_dtype": f"fp8_{i}"}} for i, name in enumerate(names)}
     scenario = {**bench.scenario, "variants": {analysis.baseline: {}, **dtypes}}
     assert strategy_choice.section(replace(bench, scenario=scenario), (), analysis) is None
+
+
+def test_a_run_of_many_strategies_opens_with_what_was_found_then_with_broken_text(
+    stored: tuple[BenchRecord, Analysis],
+) -> None:
+    section = made(stored)
+    assert section.opens
+    assert section.keeps_points
+    found = html._opening(stored[1], [Drawn(section, ())])
+    assert found.lead == section.lead
+    assert "(random weights)" in found.lead
+    assert found.points[0].about == "Broken text"
+    assert "window_256 and eviction is invalid" in found.points[0].text
