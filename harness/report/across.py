@@ -38,7 +38,6 @@ MAX_TABLES = 6
 #: Marks in one panel of the picture that a reader can still name.
 MAX_MARKS = 14
 _LONGEST_FOLDER = 120
-_LONGEST_REASON = 160
 
 
 def page_folder(across: Across, root: Path) -> Path:
@@ -269,7 +268,7 @@ def _print_gate(text: AcrossText, console: Console) -> None:
     tone = {"good": "bold green", "bad": "bold red"}.get(text.gate_tone, "bold yellow")
     for check in text.checks:
         where = f"{check.run}, {check.variant} · {check.load}"
-        why = f"{check.change}: {check.reason[:_LONGEST_REASON]}"
+        why = f"{check.change}: {check.reason}"
         words = f" {check.verdict}: {check.rule} ({where}): {why}"
         console.print(Text(plain(words)), soft_wrap=True)
         for doubt in check.doubts:

@@ -80,7 +80,7 @@ def _gate(text: AcrossText) -> Iterator[str]:
 
 
 def _check(check: CheckText) -> tuple[str, ...]:
-    doubts = "".join(f"; suspect: {code(doubt[:_MAX_REASON])}" for doubt in check.doubts[:1])
+    doubts = "".join(f"; suspect: {code(_short(doubt))}" for doubt in check.doubts[:1])
     return (
         f"{_MARKS[check.verdict]} {check.verdict}",
         code(check.rule),
@@ -88,7 +88,7 @@ def _check(check: CheckText) -> tuple[str, ...]:
         f"{code(check.variant)} {code(check.load)}",
         check.change,
         check.replicates,
-        code(check.reason[:_MAX_REASON]) + doubts,
+        code(_short(check.reason)) + doubts,
     )
 
 
@@ -140,9 +140,12 @@ def _pair(pair: PairText) -> Iterator[str]:
         summary = f"<details><summary>{counted(len(rest), 'more figure')}</summary>"
         yield f"{summary}\n\n{_figures(pair, rest)}\n\n</details>"
     if pair.table.notes:
-        yield "\n".join(
-            f"{note.number}. {code(note.text[:_MAX_REASON])}" for note in pair.table.notes
-        )
+        yield "\n".join(f"{note.number}. {code(_short(note.text))}" for note in pair.table.notes)
+
+
+def _short(reason: str) -> str:
+    """A reason whose cut, where a comment has no room for all of it, can be seen."""
+    return reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON]}…"
 
 
 def _figures(pair: PairText, rows: Sequence[RowText]) -> str:

@@ -11,7 +11,14 @@ from harness.analysis.across import compare_runs
 from harness.analysis.gate import decide, parse_rule
 from harness.record import TrialRecord
 from harness.report.across_text import across_text
-from harness.report.markdown import MAX_CHARACTERS, _table, code, markdown
+from harness.report.markdown import (
+    _MAX_REASON,
+    MAX_CHARACTERS,
+    _short,
+    _table,
+    code,
+    markdown,
+)
 from tests import records
 from tests.analysis import runs
 from tests.analysis.runs import Stored
@@ -149,3 +156,9 @@ def test_a_bar_has_a_backslash_in_tables_alone() -> None:
     assert not any(line.startswith("|") for line in spoken)
     assert all(line.startswith("|") for line in text.splitlines() if "\\|" in line)
     assert any("a\\|b" in line for line in text.splitlines())
+
+
+def test_a_reason_that_a_comment_has_no_room_for_is_cut_visibly() -> None:
+    whole = "x" * _MAX_REASON
+    assert _short(whole) == whole
+    assert _short(whole + "y") == f"{whole}…"
