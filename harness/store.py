@@ -33,7 +33,7 @@ from typing import IO, Any, Self, TypeVar
 
 import msgspec
 
-from harness.errors import NotFound, StoreError
+from harness.errors import KvbenchError, NotFound, StoreError
 from harness.plausible import run_fault, scenario_fault, sound_requests
 from harness.record import (
     SCHEMA_VERSION,
@@ -119,6 +119,8 @@ def _runs_in(folder: Path) -> tuple[Path, ...]:
 def find_run(given: str, root: Path = DEFAULT_ROOT) -> Path:
     """Find a run by its folder, its run id, or a scenario's name or folder (its latest run).
 
+    The latest is that in which something was measured; without one, the latest of all.
+
     Raises:
         NotFound: nothing under ``root`` answers to that name.
     """
@@ -129,7 +131,9 @@ def find_run(given: str, root: Path = DEFAULT_ROOT) -> Path:
     is_name = "/" not in given and given not in ("", ".", "..")
     by_scenario = (runs_of(root, given) if is_name else ()) or (_runs_in(folder) if given else ())
     if by_scenario:
-        return by_scenario[-1]
+        # One in which every start failed, such as under a mistyped URL, hides no measured one.
+        measured = (path for path in reversed(by_scenario) if something_measured(path))
+        return next(measured, by_scenario[-1])
     by_id = [path for path in _all_runs(root) if path.name == given]
     if len(by_id) == 1:
         return by_id[0]
@@ -142,6 +146,15 @@ def find_run(given: str, root: Path = DEFAULT_ROOT) -> Path:
         if stored
         else "none is stored there: `kvbench bench smoke` makes one, `--out` names another place",
     )
+
+
+def something_measured(run_folder: Path) -> bool:
+    """Whether any trial was measured to its end; what is damaged counts, so that it is told."""
+    try:
+        trial_ids = read_manifest(run_folder).trial_ids
+        return any(is_sealed(run_folder, trial_id) for trial_id in trial_ids)
+    except KvbenchError:
+        return True
 
 
 def _is_there(path: Path, look: Callable[[Path], bool] = Path.is_file) -> bool:

@@ -146,7 +146,7 @@ def written_run(root: Path, run_id: str, sealed: bool) -> Path:
 
 def test_runs_are_found_by_folder_id_and_scenario(tmp_path: Path) -> None:
     old = written_run(tmp_path, "20260101-000000-aaaa", sealed=True)
-    new = written_run(tmp_path, "20260102-000000-bbbb", sealed=False)
+    new = written_run(tmp_path, "20260102-000000-bbbb", sealed=True)
     assert store.find_run(str(old), tmp_path) == old
     assert store.find_run("20260101-000000-aaaa", tmp_path) == old
     assert store.find_run("demo", tmp_path) == new
@@ -249,3 +249,23 @@ def test_the_neighbour_of_a_replaced_file_is_not_touched(tmp_path: Path) -> None
     neighbour.write_text("somebody's")
     store.write_whole(tmp_path / "page.html", "text")
     assert neighbour.read_text() == "somebody's"
+
+
+def test_the_latest_run_by_name_is_the_latest_in_which_something_was_measured(
+    tmp_path: Path,
+) -> None:
+    folders = []
+    for number, status in enumerate(("sealed", "sealed", "failed")):
+        folder = tmp_path / "x" / f"2030010{number}-000000-aaaa"
+        folder.mkdir(parents=True)
+        trial = replace(started(), trial=replace(started().trial, trial_id="a"))
+        store.write_bench(folder, replace(BENCH, run_id=folder.name, trial_ids=("a",)))
+        with store.TrialFolder(folder, trial) as opened:
+            opened.seal_with(status=status)
+        folders.append(folder)
+    assert store.find_run("x", tmp_path) == folders[1]
+    # Asked for by itself it is there, too; and where nothing was ever measured, the latest is.
+    assert store.find_run(folders[2].name, tmp_path) == folders[2]
+    (tmp_path / "y").mkdir()
+    folders[2].rename(tmp_path / "y" / folders[2].name)
+    assert store.find_run("y", tmp_path).name == folders[2].name

@@ -21,12 +21,13 @@ from harness.analysis.across import Across, compare_runs
 from harness.analysis.across_plain import across_json
 from harness.analysis.gate import Gate, Rule, decide, parse_rule
 from harness.cli import streams
+from harness.cli.runs import find_measured
 from harness.errors import InputError, StoreError
 from harness.report.across import page_folder, print_across, write_page
 from harness.report.across_text import across_text
 from harness.report.build import check_writable
 from harness.report.markdown import markdown
-from harness.store import DEFAULT_ROOT, find_run, read_bench
+from harness.store import DEFAULT_ROOT, read_bench
 
 REPORTS_ROOT = Path("reports")
 
@@ -78,7 +79,7 @@ def compare(
         raise InputError(
             "there is no gate to narrow", next_move="give it a rule: --fail-on 'METRIC<-5%'"
         )
-    folders = [find_run(run, out) for run in runs]
+    folders = [find_measured(run, out) for run in runs]
     with _never_a_failed_gate():
         check_writable(reports)
         stored = [read_bench(folder) for folder in folders]

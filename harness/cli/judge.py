@@ -12,12 +12,13 @@ from harness.analysis.judging import judge_outcome
 from harness.analysis.plain import plain
 from harness.analysis.quality_results import JudgeOutcome
 from harness.cli.report import REPORTS_ROOT
+from harness.cli.runs import find
 from harness.errors import KvbenchError
 from harness.execute.judging import KEY_VARIABLES, api_key, check_url, judge_stored
 from harness.quality.judge import JudgeTarget
 from harness.report.build import build_report
 from harness.report.quality_text import judge_sentences
-from harness.store import DEFAULT_ROOT, find_run, read_quality
+from harness.store import DEFAULT_ROOT, read_quality
 
 
 def judge(
@@ -36,7 +37,7 @@ def judge(
 
     The key is read from KVBENCH_JUDGE_API_KEY or OPENAI_API_KEY and never stored.
     """
-    folder = find_run(run, out)
+    folder = find(run, out)
     url = check_url(judge_url)
     target = JudgeTarget(url, judge_model, api_key(), concurrency=concurrency)
     head = judge_stored(folder, target, margin=margin, progress=_progress)

@@ -29,12 +29,29 @@ def strict_exit(analysis: Analysis) -> None:
     raise typer.Exit(FAILED)
 
 
+def check_something_measured(analysis: Analysis) -> None:
+    """Refuse to pass for a result what is none.
+
+    Raises:
+        NothingMeasured: no trial was sealed.
+    """
+    _by_status(analysis)
+
+
 def check_measured(analysis: Analysis) -> None:
     """Exit 1 after a bench in which a trial failed.
 
     Raises:
         NothingMeasured: no trial was sealed.
     """
+    by_status = _by_status(analysis)
+    if "failed" in by_status or "started" in by_status:
+        count = len(by_status.get("failed", [])) + len(by_status.get("started", []))
+        typer.echo(f"kvbench: {count} trial(s) failed; the report shows them", err=True)
+        raise typer.Exit(FAILED)
+
+
+def _by_status(analysis: Analysis) -> dict[str, list[str]]:
     by_status: dict[str, list[str]] = {}
     for trial in analysis.trials:
         by_status.setdefault(trial.status, []).append(f"{trial.trial_id}: {trial.reason or ''}")
@@ -45,7 +62,4 @@ def check_measured(analysis: Analysis) -> None:
             evidence="\n".join(dict.fromkeys(line.splitlines()[0] for line in lines[:10])),
             next_move="the reasons stand above and in the report",
         )
-    if "failed" in by_status or "started" in by_status:
-        count = len(by_status.get("failed", [])) + len(by_status.get("started", []))
-        typer.echo(f"kvbench: {count} trial(s) failed; the report shows them", err=True)
-        raise typer.Exit(FAILED)
+    return by_status

@@ -18,14 +18,15 @@ from rich.console import Console
 from harness.analysis.compare import analyse, to_json
 from harness.analysis.results import Analysis
 from harness.analysis.scoreboard import scoreboard as join
-from harness.cli.outcome import strict_exit
+from harness.cli.outcome import check_something_measured, strict_exit
+from harness.cli.runs import find, find_measured
 from harness.errors import InputError
 from harness.record import BenchRecord, TrialRecord
 from harness.report import export as exports
 from harness.report.build import build_report_of
 from harness.report.scoreboard import print_scoreboard, write_scoreboard
 from harness.report.terminal import print_result
-from harness.store import DEFAULT_ROOT, find_run, read_bench, read_quality
+from harness.store import DEFAULT_ROOT, read_bench, read_quality
 
 REPORTS_ROOT = Path("reports")
 
@@ -59,14 +60,14 @@ def report(
     wanted = _Wanted(tuple(export or ()), export_requests, detailed=detailed)
     if scoreboard:
         wanted.refuse("a scoreboard")
-        _scoreboard([find_run(run, out) for run in runs], reports, as_json=as_json)
+        _scoreboard([find_measured(run, out) for run in runs], reports, as_json=as_json)
         return
     if len(runs) > 1:
         raise InputError(
             "a report is about one run",
             legal=["kvbench report RUN", "kvbench report --scoreboard RUN…"],
         )
-    folder = find_run(runs[0], out)
+    folder = find(runs[0], out)
     wanted.check(folder)
     record, trials = read_bench(folder)
     analysis = analyse(record, trials, read_quality(folder))
@@ -81,6 +82,7 @@ def report(
         print_result(analysis, paths.html, Console(highlight=False), paths.leads)
         for path in exported:
             typer.echo(f"export: {path}")
+    check_something_measured(analysis)
     if strict:
         strict_exit(analysis)
 

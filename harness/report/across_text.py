@@ -162,9 +162,20 @@ def _points(compared: Sequence[LoadAcross]) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(_effects(compared)))
     rest = len(found) - MAX_POINTS
     more = (f"and {units.counted(rest, 'more difference')}, in the tables",) if rest > 0 else ()
+    if not found and not any(_values(compared)):
+        return ("Nothing was measured in both runs, so nothing can be said to differ or not.",)
     return (*found[:MAX_POINTS], *more) or (
         "No difference is shown in bytes per token, capacity, throughput, TTFT or TPOT.",
     )
+
+
+def _values(compared: Sequence[LoadAcross]) -> Iterator[bool]:
+    """For each figure beside the baseline's, whether there is one on both sides."""
+    for metric in HEADLINE:
+        for load in compared:
+            row = load.comparison.row(metric) if load.comparison is not None else None
+            cells = row.cells if row is not None else ()
+            yield sum(cell.value is not None for cell in cells) > 1
 
 
 def _effects(compared: Sequence[LoadAcross]) -> Iterator[str]:
