@@ -71,6 +71,7 @@ def bench(
     """Measure every variant of a scenario on a real server and report what it buys."""
     overrides = [*(set_ or ()), *([f"repeats={repeats}"] if repeats is not None else ())]
     resolved = scenarios.load(scenario, profile, overrides, url)
+    scenarios.check_device(resolved)
     expected = estimate(resolved, out)
     check_writable(reports)
     typer.echo(f"{resolved.name}: {estimate_text(expected)}", err=True)

@@ -51,6 +51,24 @@ def _folders() -> tuple[Path, ...]:
     return FOLDER, Path(__file__).resolve().parents[2] / "scenarios"
 
 
+def check_device(scenario: Scenario) -> None:
+    """Refuse to launch servers for a GPU that is not here, before the first one tries.
+
+    Raises:
+        InputError: the profile is cuda, and there is no device.
+    """
+    if scenario.profile != "cuda" or scenario.attach is not None:
+        return
+    found, why = machine.detect_profile()
+    if found != "cuda":
+        raise InputError(
+            f"there is no GPU to launch servers on: {why}",
+            where="--profile cuda",
+            legal=["--profile cpu", "--url http://host:port/v1 of a server that runs elsewhere"],
+            next_move="`kvbench plan --profile cuda` needs no GPU",
+        )
+
+
 def known_scenarios() -> list[str]:
     """The names of the scenario files at hand."""
     return sorted({path.stem for folder in _folders() for path in folder.glob("*.yaml")})
