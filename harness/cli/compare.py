@@ -110,6 +110,10 @@ def _never_a_failed_gate() -> Iterator[None]:
         yield
     except BrokenPipeError:
         streams.abandon()
+    except SystemExit as left:  # rich ends the program for a reader who has left
+        if not isinstance(left.__context__, BrokenPipeError):
+            raise
+        streams.abandon()
     except OSError as error:
         raise InputError(
             f"can't tell the answer: {error.strerror or error}", where=error.filename
