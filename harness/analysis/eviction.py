@@ -3,7 +3,8 @@
 Method: the rule is read from the environment that the server was started with. A request's blocks
 are told twice, at its worst moment and while it decodes, predicted from the rule and measured as
 the largest number per running request: over all samples of the load (``window``), and over those
-at which every running request had shown its first token. Perplexity is of the quality prompts'
+at which every running request had shown its second token: the step of the first one still holds
+the whole prompt where a rule cuts it afterwards. Perplexity is of the quality prompts'
 last quarter, teacher-forced, the same tokens at the same places for every variant: servers that
 evict as they go have long left the budget there, and where a prompt is cut once it is computed
 that part of it is decoded behind the cut.
@@ -140,16 +141,17 @@ def _evicting(
 def measured_decoding(record: TrialRecord, blocks: int) -> float | None:
     """The largest share of the pool per running request where all of them were decoding.
 
-    Only samples count whose neighbours show as many requests running, each of which had its first
-    chunk behind it at the neighbour before; None where there are none.
+    Only samples count whose neighbours show as many requests running, each of which had its second
+    chunk behind it at the neighbour before; None where there are none. The first chunk will not
+    do: it comes from the prompt's own step, and the gauge shows that step until the next one ends.
     """
     samples = record.engine_samples
-    answered = [r for r in record.requests if None not in (r.first_chunk_s, r.last_chunk_s)]
-    first = known(request.first_chunk_s for request in answered)
-    last = known(request.last_chunk_s for request in answered)
+    times = [request.chunk_times_s for request in record.requests]
+    second = known(each[1] for each in times if len(each) > 1)
+    last = known(each[-1] for each in times if len(each) > 1)
 
     def all_decode(before: EngineSample, after: EngineSample) -> bool:
-        decoding = (first <= before.t_s) & (last >= after.t_s)
+        decoding = (second <= before.t_s) & (last >= after.t_s)
         return int(decoding.sum()) == after.requests_running
 
     seen = [

@@ -81,9 +81,12 @@ def test_the_price_is_the_perplexity_of_the_same_tails_over_the_baselines() -> N
 
 
 def decoding(*seen: tuple[float, float, float]) -> Any:
-    """A record of two requests that decode from 2 and 4 s to 9 s; samples (t, usage, running)."""
+    """Two requests with chunks at 2, 2.5 and 9 s, and 4, 4.5 and 9; samples (t, usage, running)."""
     requests = tuple(
-        RequestRecord(index, "measured", 10, 10, 0.0, 0.0, first, 9.0)
+        RequestRecord(
+            *(index, "measured", 10, 10, 0.0, 0.0, first, 9.0),
+            chunk_times_s=(first, first + 0.5, 9.0),
+        )
         for index, first in enumerate((2.0, 4.0))
     )
     samples = tuple(
@@ -102,6 +105,12 @@ def test_only_samples_count_at_which_every_running_request_decodes() -> None:
     late = ((4.5, 0.4, 2.0), (5.0, 0.36, 2.0), (6.0, 0.36, 2.0), (7.0, 0.34, 2.0))
     assert measured_decoding(decoding(*early, *late), 101) == 18.0
     assert measured_decoding(decoding(*early), 101) is None
+
+
+def test_the_prompts_own_step_is_no_decoding() -> None:
+    """From 4 to 4.5 s the gauge still shows the second prompt before the rule cut it."""
+    samples = ((4.1, 0.8, 2.0), (4.2, 0.8, 2.0), (4.3, 0.8, 2.0))
+    assert measured_decoding(decoding(*samples), 101) is None
 
 
 def test_a_moment_at_which_the_number_running_changes_is_not_counted() -> None:
