@@ -26,6 +26,7 @@ from harness import units
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 INK = "#1f2329"
 MUTED = "#5b6470"
@@ -89,6 +90,9 @@ _RC: dict[str, Any] = {
 }
 
 _HEADING = "heading"
+#: Where a title begins, as a share of the picture's width, and letters of its lines.
+_TITLE_X = 0.01
+_TITLE_LETTERS, _FEWEST_LETTERS = 84, 40
 #: A number and its unit stay on one line.
 _UNIT = re.compile(r"(?<=\d) (?=%|(?:m?s|B|[KMGT]iB|tok/s)\b)")
 #: The white sheet below a picture that stands alone; a page has a paper of its own.
@@ -178,6 +182,19 @@ class Picture:
     inline_svg: str
 
 
+def _wrapped(title: str, letters: int) -> str:
+    return "\n".join(textwrap.wrap(_UNIT.sub("\N{NO-BREAK SPACE}", drawable(title, 300)), letters))
+
+
+def _keep_inside(made: Figure, heading: Text, title: str) -> None:
+    """Break a title sooner where its letters are wide, so that no line leaves the picture."""
+    room = made.bbox.width * (1 - 2 * _TITLE_X)
+    letters = _TITLE_LETTERS
+    while heading.get_window_extent().width > room and letters > _FEWEST_LETTERS:
+        letters -= 4
+        heading.set_text(_wrapped(title, letters))
+
+
 def write(made: Figure, name: str, title: str, folder: Path) -> Picture:
     """Write ``<name>.png`` and ``<name>.svg`` with their title, and return the SVG for a page.
 
@@ -187,8 +204,8 @@ def write(made: Figure, name: str, title: str, folder: Path) -> Picture:
     """
     png, svg = folder / f"{name}.png", folder / f"{name}.svg"
     heading = made.suptitle(
-        "\n".join(textwrap.wrap(_UNIT.sub("\N{NO-BREAK SPACE}", drawable(title, 300)), 84)),
-        x=0.01,
+        _wrapped(title, _TITLE_LETTERS),
+        x=_TITLE_X,
         ha="left",
         fontsize=11.5,
         fontweight="bold",
@@ -196,6 +213,7 @@ def write(made: Figure, name: str, title: str, folder: Path) -> Picture:
         # Drawn last, so that nothing after it uses a letter that it defined.
         zorder=1000,
     )
+    _keep_inside(made, heading, title)
     made.draw_without_rendering()
     # The layout is found once; each file would otherwise look for it anew.
     made.set_layout_engine("none")

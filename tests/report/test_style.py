@@ -90,3 +90,11 @@ def test_memory_is_marked_at_round_binary_sizes() -> None:
     style.byte_ticks(axes.xaxis, 3 << 30)
     labels = [axes.xaxis.get_major_formatter()(tick) for tick in (0, 1 << 29, 3 << 29, 1 << 30)]
     assert labels == ["0", "512 MiB", "1.50 GiB", "1 GiB"]
+
+
+def test_no_line_of_a_title_leaves_the_picture_however_wide_its_letters(tmp_path: Path) -> None:
+    with style.drawing():
+        made, _ = style.figure(2.0)
+        style.write(made, "wide", "MOST WORK WITH WWW MMM " * 8, tmp_path)
+    (heading,) = (each for each in made.texts if each.get_gid() == "heading")
+    assert heading.get_window_extent().x1 <= made.bbox.width
