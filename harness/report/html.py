@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 _TOLD_ABOVE = ("cpu_profile", "attached", "no_interval", "variant_skipped")
 
 
-#: A log's colours, or worse, would act on the terminal of whoever reads the page's source.
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+#: A log's colours would act on the terminal of whoever reads the page's source, and marks of
+#: writing direction would show a command in another order than it is copied.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 @lru_cache(maxsize=1)
@@ -54,8 +55,12 @@ def _templates() -> Environment:
 
 
 def render(template: str, context: dict[str, Any]) -> str:
-    """Fill one of our templates; everything in ``context`` is escaped but ``Markup``."""
-    return _templates().get_template(template).render(context)
+    """Fill one of our templates; everything in ``context`` is escaped but ``Markup``.
+
+    Characters that steer a terminal or the direction of writing become U+FFFD.
+    """
+    filled = _templates().get_template(template).render(context)
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", filled)
 
 
 @lru_cache(maxsize=1)

@@ -16,6 +16,8 @@ from tests.report.stored import store_run
 
 SCRIPT = "<script>alert(1)</script>"
 IMAGE = '<img src=x onerror="alert(2)">'
+#: A colour for a terminal, and a mark that turns the direction of writing.
+STEERING = "\x1b[31m \u202e"
 
 
 class Page(HTMLParser):
@@ -55,7 +57,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Page:
     evil = [
         replace(
             trial,
-            run=replace(trial.run, reason=IMAGE),
+            run=replace(trial.run, reason=IMAGE + STEERING),
             requests=tuple(replace(r, text=IMAGE, finish_reason=SCRIPT) for r in trial.requests),
         )
         for trial in trials
@@ -100,6 +102,11 @@ def test_text_from_users_and_servers_is_shown_as_text(hostile: Page) -> None:
     assert hostile.text.count(SCRIPT) >= 5
     assert hostile.text.count(IMAGE) >= 4
     assert SCRIPT not in hostile.source
+
+
+def test_nothing_in_a_page_steers_a_terminal_or_the_direction_of_writing(hostile: Page) -> None:
+    assert "[31m" in hostile.source
+    assert not set(STEERING) - set("[31m ") & set(hostile.source)
 
 
 def test_every_table_has_a_caption_and_every_header_cell_a_scope(page: Page) -> None:
