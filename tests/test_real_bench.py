@@ -92,7 +92,7 @@ def test_the_report_is_one_page_that_stands_alone(bench: dict[str, Any]) -> None
     assert "10,240" in text
     assert "--kv-cache-dtype fp8" in text
     assert not re.findall(r"""(?:src|href|url\()\s*=?\s*["']?(?:https?:)?//""", text)
-    assert "<script" not in text
+    assert re.findall(r"<script[^>]*>", text) == ["<script>"]  # its own: sorting and filtering
     assert list(page.parent.glob("*.png"))
 
 
