@@ -30,7 +30,7 @@ from harness import store
 TARGET = Path(__file__).parent / "runs"
 #: Samples of one kind in one trial.
 MAX_SAMPLES = 90
-#: Scored positions of one prompt, and likeliest tokens at each.
+#: Scored positions within one prompt (those of the answer all stay), and likeliest tokens at each.
 MAX_POSITIONS = 24
 MAX_TOP = 5
 MAX_TEXT = 60
@@ -122,7 +122,10 @@ def _prompt(record: dict[str, Any]) -> dict[str, Any]:
 
 def _score(record: dict[str, Any]) -> dict[str, Any]:
     places = len(record["positions"])
-    kept = range(0, places, max(1, -(-places // MAX_POSITIONS)))
+    # By position, not by count: a variant scored at few places must keep those of the others.
+    answer = record["prompt_length"]
+    stride = max(1, answer // MAX_POSITIONS)
+    kept = [at for at, p in enumerate(record["positions"]) if p >= answer or p % stride == 0]
     short = dict(record)
     for key in ("positions", "logprobs", "ranks", "top_ids", "top_logprobs"):
         values = record.get(key) or []
