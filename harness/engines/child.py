@@ -110,6 +110,18 @@ class JsonChild:
                 stream.write(json.dumps(message) + "\n")
                 stream.flush()
 
+    def _settled(
+        self, settings: dict[str, Any], timeout_s: Seconds, on_stage: Stage
+    ) -> dict[str, Any]:
+        """Tell the child its settings and return what it says once ready; a failure ends it."""
+        try:
+            self._send(settings)
+            told: dict[str, Any] = self._await_ready(timeout_s, on_stage)["ready"]
+        except BaseException:
+            self.stop()
+            raise
+        return told
+
     def _await_ready(self, timeout_s: Seconds, on_stage: Stage) -> dict[str, Any]:
         deadline = self._began + timeout_s
         while time.monotonic() < deadline:

@@ -127,13 +127,7 @@ class KvpressEngine(JsonChild):
             ServerStartError: it ended, or was not ready in time; carries the end of its log.
         """
         engine = cls(spec, log_path)
-        try:
-            engine._send(asdict(spec))
-            event = engine._await_ready(timeout_s, on_stage)
-        except BaseException:
-            engine.stop()
-            raise
-        engine.facts = KvpressFacts(**event["ready"])
+        engine.facts = KvpressFacts(**engine._settled(asdict(spec), timeout_s, on_stage))
         return engine
 
     @property

@@ -107,13 +107,7 @@ class ReferenceEngine(JsonChild):
             ServerStartError: it ended, or was not ready in time; carries the end of its log.
         """
         engine = cls(spec, log_path)
-        try:
-            engine._send(asdict(spec))
-            event = engine._await_ready(timeout_s, on_stage)
-        except BaseException:
-            engine.stop()
-            raise
-        engine.facts = ReferenceFacts(**event["ready"])
+        engine.facts = ReferenceFacts(**engine._settled(asdict(spec), timeout_s, on_stage))
         return engine
 
     @property

@@ -15,7 +15,7 @@ from vllm.logger import init_logger
 from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
 
 from harness.engines.eviction.evidence import in_force_line
-from harness.engines.eviction.refusals import EvictionRefused
+from harness.engines.eviction.refusals import check_block_size
 from harness.engines.eviction.spec import SinkWindowSpec
 
 # Under the engine's own name, or its log would not carry the line.
@@ -27,11 +27,7 @@ class SinkWindowManager(SlidingWindowManager):
 
     def __init__(self, kv_cache_spec: SinkWindowSpec, **kwargs: Any) -> None:
         super().__init__(kv_cache_spec, **kwargs)
-        if kv_cache_spec.evict_unit != self.block_size:
-            raise EvictionRefused(
-                f"the engine changed the block size from {kv_cache_spec.evict_unit} to "
-                f"{self.block_size} tokens (layers of unlike pages)"
-            )
+        check_block_size(kv_cache_spec.evict_unit, self.block_size)
         self.sink_blocks = kv_cache_spec.sink_blocks
         logger.warning_once(
             in_force_line(

@@ -131,3 +131,16 @@ def _layers(layers: Iterable[Any], window: int) -> Iterator[str]:
         )
     if layers and all(layer.sliding_window is not None for layer in layers):
         yield "a model none of whose layers sees the whole context: there is nothing to evict"
+
+
+def check_block_size(planned: int, granted: int) -> None:
+    """Scheduler and worker count what goes in the same blocks, sizes in tokens.
+
+    Raises:
+        EvictionRefused: the engine granted blocks of another size than the layers asked for.
+    """
+    if planned != granted:
+        raise EvictionRefused(
+            f"the engine changed the block size from {planned} to {granted} tokens "
+            "(layers of unlike pages)"
+        )

@@ -15,7 +15,7 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 
 from harness.engines.eviction.evidence import snapkv_line
-from harness.engines.eviction.refusals import EvictionRefused
+from harness.engines.eviction.refusals import check_block_size
 from harness.engines.eviction.snapkv.spec import ScoredSpec
 from harness.specs.eviction import SnapKvRule
 
@@ -28,11 +28,7 @@ class ScoredManager(FullAttentionManager):
 
     def __init__(self, kv_cache_spec: ScoredSpec, **kwargs: Any) -> None:
         super().__init__(kv_cache_spec, **kwargs)
-        if kv_cache_spec.evict_unit != self.block_size:
-            raise EvictionRefused(
-                f"the engine changed the block size from {kv_cache_spec.evict_unit} to "
-                f"{self.block_size} tokens (layers of unlike pages)"
-            )
+        check_block_size(kv_cache_spec.evict_unit, self.block_size)
         self.cut = kv_cache_spec.cut
         self.first_steps: dict[str, int] = {}
         rule = SnapKvRule(kv_cache_spec.budget, kv_cache_spec.observe)
