@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -91,18 +90,30 @@ _RESTORE = "restore the file from a copy, or measure again; kvbench itself never
 
 
 def new_run_folder(root: Path, scenario_slug: str) -> Path:
-    """Create and return a fresh folder ``<root>/<scenario>/<UTC time>-<random>``.
+    """Create and return a fresh folder ``<root>/<scenario>/<UTC time>-<part of the second>``.
+
+    The part is in 1/65,536 s, four hex digits, so names in order are runs in order, those of one
+    second among them.
 
     Raises:
         StoreError: the folder can't be created (no permission, disk full).
     """
-    run_id = time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + secrets.token_hex(2)
-    folder = root / scenario_slug / run_id
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
-    return folder
+    while True:
+        folder = root / scenario_slug / _run_id(time.time_ns())
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            # Another run began in the same part of the second: the next one is ours.
+            if not folder.is_dir():
+                raise _cannot_write(folder, error) from error
+        else:
+            return folder
+
+
+def _run_id(unix_ns: int) -> str:
+    second, nanoseconds = divmod(unix_ns, 1_000_000_000)
+    part = (nanoseconds << 16) // 1_000_000_000
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(second))}-{part:04x}"
 
 
 def runs_of(root: Path, scenario_slug: str) -> tuple[Path, ...]:

@@ -113,6 +113,21 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         store.new_run_folder(tmp_path / "results", "demo")
 
 
+def test_runs_of_one_second_are_listed_in_the_order_in_which_they_began(tmp_path: Path) -> None:
+    made = [store.new_run_folder(tmp_path, "demo").name for _ in range(100)]
+    assert made == sorted(set(made))
+
+
+def test_two_runs_of_the_same_moment_get_a_folder_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Half a second is 0x8000 of 65,536 parts; the third reading is one part (15,259 ns) later.
+    moments = iter([500_000_000, 500_000_000, 500_015_259])
+    monkeypatch.setattr("time.time_ns", lambda: next(moments))
+    made = [store.new_run_folder(tmp_path, "demo").name for _ in range(2)]
+    assert made == ["19700101-000000-8000", "19700101-000000-8001"]
+
+
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     store.write_bench(tmp_path, replace(BENCH, schema_version=99))
     with pytest.raises(StoreError, match="newer kvbench"):

@@ -25,9 +25,10 @@ from harness.telemetry.engine import EngineSource, read_granted
 
 MODEL = "smollm2-135m-instruct"
 GIB = 1 << 30
+BLOCK = 32
 #: What all runs of docs/eviction.md share, unless they say otherwise.
 FLAGS: Mapping[str, Any] = {
-    "block_size": 32,
+    "block_size": BLOCK,
     "max_num_batched_tokens": 256,
     "enable_prefix_caching": False,
     "max_model_len": 4096,
@@ -61,6 +62,14 @@ class Use:
     running: float
     preemptions: float
     prefix_hits: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Blocks in use, read when at least ``tokens`` of the only request's answer were out."""
+
+    tokens: int
+    blocks: int
 
 
 class Engine:
@@ -127,6 +136,22 @@ class Engine:
             sample.prefix_cache_hits_total or 0.0,
         )
 
+    def decoded(self, prompt: Sequence[int], tokens: int) -> list[Reading]:
+        """The gauges as read between the tokens of an answer while its request ran."""
+        body: dict[str, Any] = {"model": vllm.SERVED_NAME, "prompt": prompt, "max_tokens": tokens}
+        body |= {"temperature": 0.0, "ignore_eos": True, "stream": True}
+        body |= {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+        url, readings = f"{self.server.root_url}/v1/completions", []
+        with httpx.stream("POST", url, json=body, timeout=600, trust_env=False) as answer:
+            answer.raise_for_status()
+            for line in answer.iter_lines():
+                if line.startswith("data: {"):
+                    out = json.loads(line.removeprefix("data: "))["usage"]["completion_tokens"]
+                    use = self.use()
+                    if use.running:
+                        readings.append(Reading(out, round(use.blocks)))
+        return readings
+
     @contextlib.contextmanager
     def watched(self, every_s: float = 0.05) -> Iterator[list[Use]]:
         """Samples of the gauges for as long as the block runs."""
@@ -163,8 +188,8 @@ def engine(
         yield Engine(server)
 
 
-#: Tokens of the text that every server computes.
-LENGTH = 3000
+#: Tokens of the text that every server computes, and of its answer.
+LENGTH, DECODED = 3000, 128
 SHORT = (
     "What is the capital of France?",
     "Write a haiku about rain.",
@@ -182,8 +207,8 @@ class Seen:
     tokens: list[int]
     texts: list[str]
     logprobs: list[float]
-    long_text: str
-    decoding: list[Use]
+    throughout: list[Use]
+    decoding: list[Reading]
     crowd: list[str]
     after: Use
 
@@ -192,14 +217,27 @@ def look(server: Engine, *, wholly: bool) -> Seen:
     tokens = server.tokens(prose())[:LENGTH]
     texts = [server.complete(prompt, 100) for prompt in SHORT]
     logprobs = server.logprobs(tokens)
-    long_text, uses, crowd = "", [], []
+    uses, readings, crowd = [], [], []
     if wholly:
         with server.watched() as uses:
-            long_text = server.complete(tokens, 64)
+            readings = decoded_to_its_end(server, tokens, DECODED)
         crowd = server.at_once([tokens[:length] for length in (40, 500, 900, 1700)], 24)
     after = server.use()
     log = server.server.log()
-    return Seen(server.granted, log, tokens, texts, logprobs, long_text, uses, crowd, after)
+    return Seen(server.granted, log, tokens, texts, logprobs, uses, readings, crowd, after)
+
+
+def decoded_to_its_end(server: Engine, prompt: Sequence[int], tokens: int) -> list[Reading]:
+    """``Engine.decoded``, begun anew until the gauges were read at a request's last block.
+
+    A machine that stalls for a second lets no reading fall between the last tokens, which says
+    nothing of the engine.
+    """
+    for _ in range(5):
+        readings = server.decoded(prompt, tokens)
+        if readings and readings[-1].tokens > tokens - BLOCK // 4:
+            return readings
+    raise AssertionError(f"no reading near the end of {tokens} tokens in five requests")
 
 
 def served(folder: Path, env: dict[str, str], *, wholly: bool = False) -> Seen:
