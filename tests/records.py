@@ -267,7 +267,8 @@ def trial(
             "enable_prefix_caching": False,
             "kv_cache_dtype": VARIANTS.get(variant, {}).get("kv_cache_dtype", "auto"),
         },
-        workload=workload,
+        # As a run stores it: the label tells people and differs with every figure in it.
+        workload={"label": _slug(workload), **workload},
         seed=repeat,
         kv_budget={"mode": "equal_bytes", "value_bytes": POOL_BYTES, "value_tokens": None},
         slo={"ttft_s": 5.0, "tpot_s": 0.1},

@@ -12,17 +12,13 @@ token budget. Not covered: open loops, and loads whose requests differ in length
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from harness.analysis.results import Analysis, TrialAnalysis
+from harness.analysis.sweep import MIN_LEVELS, sweep_key
 from harness.units import Seconds, Tokens
-
-#: Fewer levels than these are no sweep.
-MIN_LEVELS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +88,13 @@ class Cliff:
 
 def cliffs(analysis: Analysis) -> tuple[Cliff, ...]:
     """Every sweep over concurrency of the run."""
-    families: dict[str, list[TrialAnalysis]] = {}
+    sweeps: dict[tuple[str, str], list[TrialAnalysis]] = {}
     for trial in analysis.trials:
-        if trial.status == "sealed" and trial.workload.get("concurrency") is not None:
-            families.setdefault(_family(trial), []).append(trial)
-    made = (_cliff(trials) for trials in families.values())
+        key = sweep_key(trial.workload)
+        if trial.status == "sealed" and key is not None:
+            sweeps.setdefault((trial.variant, key), []).append(trial)
+    made = (_cliff(trials) for trials in sweeps.values())
     return tuple(cliff for cliff in made if cliff is not None)
-
-
-#: What may differ within a sweep; ``label`` and ``name`` only tell people.
-_FREE = ("concurrency", "num_prompts", "name", "label", "warmup_requests")
-
-
-def _family(trial: TrialAnalysis) -> str:
-    same: Mapping[str, Any] = {k: v for k, v in trial.workload.items() if k not in _FREE}
-    return json.dumps([trial.variant, same], sort_keys=True, default=str)
 
 
 def _cliff(trials: Sequence[TrialAnalysis]) -> Cliff | None:

@@ -12,21 +12,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from harness import units
 from harness.analysis.results import Analysis, Comparison
+from harness.analysis.sweep import MIN_LEVELS, sweep_key
 from harness.report import charts
 from harness.report.loads import usable
-
-#: What may differ within a sweep.
-_FREE = ("concurrency", "num_prompts", "name", "warmup_requests")
 
 
 def charts_of_sweeps(analysis: Analysis, places: Mapping[str, int]) -> Iterator[charts.Chart]:
     """A chart for every set of three or more loads that differ in concurrency alone."""
     families: dict[str, list[Comparison]] = {}
     for comparison in analysis.comparisons:
-        if comparison.workload.get("concurrency") is not None:
-            same = {k: v for k, v in comparison.workload.items() if k not in _FREE}
-            families.setdefault(repr(sorted(same.items())), []).append(comparison)
-    found = [family for family in families.values() if len(_levels(family)) >= 3]
+        key = sweep_key(comparison.workload)
+        if key is not None:
+            families.setdefault(key, []).append(comparison)
+    found = [family for family in families.values() if len(_levels(family)) >= MIN_LEVELS]
     for number, family in enumerate(found, 1):
         yield _sweep(analysis, family, number, places)
 
