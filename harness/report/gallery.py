@@ -17,10 +17,11 @@ from pathlib import Path
 
 from harness import units
 from harness.analysis.cliff import cliffs
-from harness.analysis.results import Analysis, Comparison, Ledger
+from harness.analysis.results import Analysis, Comparison, Ledger, LedgerLine
 from harness.record import TrialRecord
 from harness.report import charts, loads, phases, spread, style, sweeps, timeline
 from harness.report.names import load_name
+from harness.units import Bytes
 
 #: Workloads in one bar chart.
 MAX_GROUPS = 8
@@ -190,14 +191,14 @@ def _ledger(analysis: Analysis) -> charts.Chart | None:
     stacks = tuple(
         charts.Stack(
             variant=ledger.variant,
-            parts=tuple(
-                (line.name, line.granted_bytes or line.predicted_bytes) for line in ledger.lines
-            ),
+            parts=tuple((line.name, _size(line)) for line in ledger.lines),
             remainder_bytes=ledger.remainder_bytes,
-            total_bytes=ledger.loaded_bytes - (ledger.before_bytes or 0),
+            total_bytes=ledger.loaded_bytes - ledger.before_bytes,
         )
         for ledger in analysis.ledgers
-        if ledger.loaded_bytes is not None and _itemised(ledger) >= 2
+        if ledger.loaded_bytes is not None
+        and ledger.before_bytes is not None
+        and _itemised(ledger) >= 2
     )
     if not stacks:
         return None
@@ -222,7 +223,12 @@ def _ledger(analysis: Analysis) -> charts.Chart | None:
 
 def _itemised(ledger: Ledger) -> int:
     """How many uses of memory are known; a single one would make a picture of the unknown."""
-    return sum(bool(line.granted_bytes or line.predicted_bytes) for line in ledger.lines)
+    return sum(bool(_size(line)) for line in ledger.lines)
+
+
+def _size(line: LedgerLine) -> Bytes | None:
+    """What the engine granted, which may be nothing; the prediction only where it says nothing."""
+    return line.predicted_bytes if line.granted_bytes is None else line.granted_bytes
 
 
 def _stack_alt(stack: charts.Stack) -> str:

@@ -37,7 +37,7 @@ from harness.report.quality_text import (
     standing_sentence,
 )
 from harness.report.strategy_charts import place_of
-from harness.units import DASH, counted, format_count, format_percent
+from harness.units import DASH, Tokens, counted, format_count, format_percent
 from harness.workload.corpus import PASSAGES
 
 _NAMES = {"needle": "one needle", "multikey": "one of four keys"}
@@ -287,13 +287,20 @@ def _judge_grid(judges: Sequence[JudgeOutcome]) -> Grid:
                 *(f"{c.right} of {c.asked}" for c in judge.controls),
                 share_text(judge.position_bias),
                 format_count(judge.malformed),
-                format_count((judge.prompt_tokens or 0) + (judge.output_tokens or 0) or None),
+                format_count(_judge_tokens(judge)),
                 "reliable" if judge.reliable else "not reliable: withheld",
             )
             for judge in judges
         ),
         numeric=frozenset(range(1, 7)),
     )
+
+
+def _judge_tokens(judge: JudgeOutcome) -> Tokens | None:
+    """All tokens that a judge took; a part of them is no total."""
+    if judge.prompt_tokens is None or judge.output_tokens is None:
+        return None
+    return judge.prompt_tokens + judge.output_tokens
 
 
 # ── charts ──────────────────────────────────────────────────────────────────────────────────

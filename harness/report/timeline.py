@@ -137,9 +137,14 @@ def _lost(comparison: Comparison, line: charts.Timeline) -> str:
 def _timeline_alt(line: charts.Timeline) -> str:
     return (
         f"{line.variant}, first repeat: KV in use peaks at {_peak(line)} of the pool, at most "
-        f"{units.format_count(max(line.running, default=None))} requests run and "
-        f"{units.format_count(max(line.waiting, default=None))} wait"
+        f"{units.format_count(_most(line.running))} requests run and "
+        f"{units.format_count(_most(line.waiting))} wait"
     )
+
+
+def _most(gauge: Sequence[float | None]) -> float | None:
+    """The highest reading; None where the gauge was never read."""
+    return max((value for value in gauge if value is not None), default=None)
 
 
 def _timeline(
@@ -165,8 +170,8 @@ def _timeline(
         place=places[run.trial.variant],
         times_s=tuple(sample.t_s - start for sample in samples),
         kv_used=tuple((sample.kv_cache_usage or 0.0) * scale for sample in samples),
-        running=tuple(sample.requests_running or 0.0 for sample in samples),
-        waiting=tuple(sample.requests_waiting or 0.0 for sample in samples),
+        running=tuple(sample.requests_running for sample in samples),
+        waiting=tuple(sample.requests_waiting for sample in samples),
         preempted_at_s=_preemptions(trial, start),
         theory_times_s=tuple(point.t_s - start for point in band),
         theory_low=tuple(point.tokens_in_flight for point in band),

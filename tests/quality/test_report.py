@@ -11,7 +11,7 @@ import typer
 
 from harness import store
 from harness.analysis.compare import analyse, to_json
-from harness.analysis.quality_results import Standing
+from harness.analysis.quality_results import JudgeOutcome, Standing
 from harness.analysis.results import Analysis
 from harness.cli.outcome import strict_exit
 from harness.record import QualityPass, QualityRecords
@@ -19,6 +19,7 @@ from harness.report import quality as section_of
 from harness.report.build import build_report
 from harness.report.quality_text import lead_sentence, standing_brief, standing_sentence
 from harness.report.sentence import answer
+from harness.units import DASH
 from tests import records
 from tests.quality.toy import Toy
 from tests.quality.toy_records import toy_records
@@ -266,3 +267,28 @@ def test_the_lead_names_the_worst_first_and_all_of_them() -> None:
         "The text of c is broken, so its gains don't count; answers of a and b differ "
         "from fp16's beyond its own noise; d can't be told from fp16's own noise."
     )
+
+
+def test_a_judge_that_told_half_of_its_tokens_has_no_total() -> None:
+    judge = JudgeOutcome(
+        judge_id="j",
+        model="m",
+        is_self=False,
+        status="sealed",
+        reason=None,
+        reliable=True,
+        unreliable_because=(),
+        controls=(),
+        position_bias=None,
+        malformed=0,
+        questions=1,
+        lost=0,
+        prompt_tokens=100,
+        output_tokens=10,
+        wall_s=None,
+        margin=0.1,
+        variants=(),
+    )
+    silent = replace(judge, output_tokens=None)
+    # 100 + 10 = 110 tokens; 100 of an unknown whole are not told as one.
+    assert [row[-2] for row in section_of._judge_grid([judge, silent]).rows] == ["110", DASH]

@@ -4,9 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.analysis.compare import analyse
+from harness.analysis.results import LedgerLine
 from harness.record import BenchRecord, TrialRecord
 from harness.report import gallery
-from harness.report.charts import Chart
+from harness.report.charts import PART_NAMES, Chart
 from harness.report.gallery import Plate
 from tests import records
 
@@ -64,6 +65,33 @@ def test_a_ledger_of_a_single_known_use_is_not_drawn() -> None:
     )
     assert "memory-ledger" not in dict(charts_of((bench, unknown)))
     assert "memory-ledger" in dict(charts_of((bench, trials)))
+
+
+def test_a_ledger_that_does_not_know_what_was_there_before_is_not_drawn() -> None:
+    bench, trials = records.bench(1)
+    analysis = analyse(bench, trials)
+    blind = replace(
+        analysis,
+        ledgers=tuple(
+            replace(each, before_bytes=None, loaded_bytes=10 << 30) for each in analysis.ledgers
+        ),
+    )
+    names = {chart.name for chart in gallery.charts_of(blind, trials)}
+    assert "kv-memory" in names
+    assert "memory-ledger" not in names
+
+
+def test_a_use_that_the_engine_says_took_nothing_is_drawn_as_nothing() -> None:
+    bench, trials = records.bench(1)
+    analysis = analyse(bench, trials)
+    graphs = LedgerLine("activation_and_graphs", predicted_bytes=7 << 20, granted_bytes=0)
+    told = replace(
+        analysis,
+        ledgers=tuple(replace(each, lines=(*each.lines[:2], graphs)) for each in analysis.ledgers),
+    )
+    (chart,) = (c for c in gallery.charts_of(told, trials) if c.name == "memory-ledger")
+    assert f"{PART_NAMES['activation_and_graphs']} 0 B" in chart.alt
+    assert "7.00 MiB" not in chart.alt
 
 
 def test_loads_that_differ_in_concurrency_alone_become_a_sweep() -> None:

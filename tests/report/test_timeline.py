@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from harness.analysis.compare import analyse
 from harness.record import EngineSample
 from harness.report import timeline
-from harness.report.charts import MAX_COLUMNS
+from harness.report.charts import MAX_COLUMNS, occupancy
 from tests import records
 
 
@@ -30,6 +31,36 @@ def test_a_pool_of_unknown_size_is_drawn_as_a_share() -> None:
     line = timeline._timeline(unknown, None, {"fp16": 0})
     assert (line.pool, line.in_tokens) == (1.0, False)
     assert max(line.kv_used) <= 1.0
+
+
+def test_a_queue_that_nobody_read_is_a_gap_and_a_dash_never_an_idle_server() -> None:
+    trial = records.trial()
+    unread = replace(
+        trial,
+        engine_samples=tuple(
+            replace(sample, requests_running=None, requests_waiting=None)
+            for sample in trial.engine_samples
+        ),
+    )
+    line = timeline._timeline(unread, None, {"fp16": 0})
+    assert set(line.running) == set(line.waiting) == {None}
+    assert timeline._timeline_alt(line).endswith("at most — requests run and — wait")
+    figure = occupancy([line])
+    queue = figure.axes[1]
+    assert [text.get_text() for text in queue.texts] == ["not read"]
+    assert all(math.isnan(y) for drawn in queue.lines for y in drawn.get_ydata())
+
+
+def test_a_moment_that_nobody_read_leaves_the_others_their_peak() -> None:
+    trial = records.trial()
+    samples = trial.engine_samples
+    first = replace(samples[0], requests_running=None)
+    line = timeline._timeline(
+        replace(trial, engine_samples=(first, *samples[1:])), None, {"fp16": 0}
+    )
+    whole = timeline._timeline(trial, None, {"fp16": 0})
+    assert timeline._timeline_alt(line) == timeline._timeline_alt(whole)
+    occupancy([line])
 
 
 def test_thinning_keeps_the_fullest_moment() -> None:

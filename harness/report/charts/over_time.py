@@ -5,6 +5,7 @@ Not covered: how the moments are chosen and thinned (``timeline``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,15 +27,16 @@ class Timeline:
     """One trial on its clock: seconds since the measured load began.
 
     ``kv_used``, the theory band and ``pool`` are in tokens where the pool's size is known
-    (``in_tokens``), else fractions of it and ``pool`` is 1.
+    (``in_tokens``), else fractions of it and ``pool`` is 1. ``running`` and ``waiting`` are None
+    at a moment whose gauge was not read.
     """
 
     variant: str
     place: int
     times_s: tuple[float, ...]
     kv_used: tuple[float, ...]
-    running: tuple[float, ...]
-    waiting: tuple[float, ...]
+    running: tuple[float | None, ...]
+    waiting: tuple[float | None, ...]
     pool: float
     in_tokens: bool
     preempted_at_s: tuple[float, ...] = ()
@@ -122,7 +124,7 @@ def _kv_over_time(axes: Axes, line: Timeline, top: float) -> None:
 def _queue_over_time(axes: Axes, line: Timeline) -> None:
     axes.step(
         line.times_s,
-        line.running,
+        _with_gaps(line.running),
         where="post",
         color=style.look(line.place).color,
         linewidth=1.6,
@@ -130,15 +132,23 @@ def _queue_over_time(axes: Axes, line: Timeline) -> None:
     )
     axes.step(
         line.times_s,
-        line.waiting,
+        _with_gaps(line.waiting),
         where="post",
         color=style.INK,
         linewidth=1.2,
         linestyle=(0, (2, 1.5)),
         label="waiting",
     )
-    axes.set_ylim(0, max(*line.running, *line.waiting, 1.0) * 1.25)
+    known = [value for value in (*line.running, *line.waiting) if value is not None]
+    if not known:
+        axes.text(0.5, 0.5, "not read", ha="center", transform=axes.transAxes, color=style.MUTED)
+    axes.set_ylim(0, max(*known, 1.0) * 1.25 if known else 1.25)
     style.tick_text(axes.yaxis, units.format_count, 4)
     digits = 0 if max(line.times_s) - min(line.times_s) > 5 else 1
     style.tick_text(axes.xaxis, lambda t: units.format_count(t, digits), 5)
     style.light_grid(axes, "y")
+
+
+def _with_gaps(values: Sequence[float | None]) -> list[float]:
+    """As matplotlib takes them: it draws nothing where a value is not a number."""
+    return [math.nan if value is None else value for value in values]
