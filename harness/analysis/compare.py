@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from harness.analysis.bounds import beyond_bounds, bounds, with_use
 from harness.analysis.cautions import Evidence, cautions
-from harness.analysis.granted import granted_figures, pool_bytes
+from harness.analysis.granted import granted_figures, granted_pool_bytes
 from harness.analysis.headline import headline
 from harness.analysis.ledger import PredictedMemory, gpus, ledger
 from harness.analysis.metrics import summarize
@@ -186,7 +186,7 @@ def _predict(bench: BenchRecord, run: Run) -> _Prediction:
         env = run.server.env if run.server is not None else stated_env(bench, run)
         settings = settings_from_flags(flags, device, env=env)
         started = run.server is not None
-        pool = pool_bytes(run) if started else stated_pool(bench, run, model, settings)
+        pool = granted_pool_bytes(run) if started else stated_pool(bench, run, model, settings)
         capacity = predict_capacity(model, settings, pool, num_blocks=blocks)
         return _Prediction(capacity, None, _weights(model, settings), model, settings)
     except InputError as error:

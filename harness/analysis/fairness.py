@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from harness.analysis.granted import pool_bytes, pool_slots
+from harness.analysis.granted import granted_pool_bytes, pool_slots
 from harness.analysis.results import Judgement, Verdict
 from harness.record import Run, TrialRecord
 from harness.units import Fraction, format_bytes, format_count
@@ -101,7 +101,7 @@ def _pool(run: Run, base: Sequence[Run]) -> Iterator[Finding]:
     if mode == "equal_tokens":
         yield from _equal_tokens(run, base)
         return
-    mine, theirs = pool_bytes(run), _told(base, pool_bytes)
+    mine, theirs = granted_pool_bytes(run), _told(base, granted_pool_bytes)
     if mine is None or not theirs:
         if mode == "equal_bytes":
             reason = "the bytes of a KV pool are unknown: equal budgets can't be confirmed"

@@ -1,17 +1,19 @@
 """What pool a server was granted, read from whoever says so most exactly.
 
-Method: bytes of the KV pool come from ``cache_config_info``, else from the flag that set them,
-else from the environment variable of the CPU build, else from the log (0.01 GiB precision). Not
-covered: predictions, which never stand in for a grant.
+Method: bytes of the KV pool come from ``cache_config_info``, else from what the server was asked
+for (``specs.requested_pool``), else from the log (0.01 GiB precision). Not covered: predictions,
+which never stand in for a grant.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Literal
 
 from harness.analysis.results import KvFigures
 from harness.record import GrantedKv, Run
+from harness.specs.requested_pool import requested_pool_bytes
 from harness.units import GIB, Bytes
 
 _GIB = r"(-?\d+(?:\.\d+)?)"
@@ -23,8 +25,6 @@ LOG_FIGURES = {
     "kv_pool": re.compile(rf"Available KV cache memory: {_GIB} GiB"),
 }
 
-_CPU_POOL = "VLLM_CPU_KVCACHE_SPACE"
-
 
 def read_gib(lines: Iterable[str], name: str) -> Bytes | None:
     """The last figure that the log gives under one of the names known here, in bytes."""
@@ -32,26 +32,15 @@ def read_gib(lines: Iterable[str], name: str) -> Bytes | None:
     return round(float(found[-1]) * GIB) if found else None
 
 
-def pool_bytes(run: Run) -> Bytes | None:
+def granted_pool_bytes(run: Run) -> Bytes | None:
     """Bytes of the KV pool on one GPU; None if nobody says."""
     if run.server is None:
         return None
     if run.server.granted.kv_cache_memory_bytes is not None:
         return run.server.granted.kv_cache_memory_bytes
-    flag = run.trial.server_flags.get("kv_cache_memory_bytes")
-    if isinstance(flag, int) and not isinstance(flag, bool):
-        return flag
-    if (space := _number(run.server.env.get(_CPU_POOL))) is not None:
-        return round(space * GIB)
-    return read_gib(run.server.log_kv_lines, "kv_pool")
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text) if text else 0.0
-    except ValueError:
-        return None
-    return value if value > 0 else None
+    device: Literal["cpu", "cuda"] = "cpu" if run.environment.profile == "cpu" else "cuda"
+    asked = requested_pool_bytes(run.trial.server_flags, run.server.env, device)
+    return read_gib(run.server.log_kv_lines, "kv_pool") if asked is None else asked
 
 
 def pool_slots(granted: GrantedKv) -> int | None:
@@ -64,7 +53,7 @@ def pool_slots(granted: GrantedKv) -> int | None:
 def granted_figures(run: Run) -> KvFigures:
     """The granted pool. Bytes per token are bytes over slots, so they hold up to one block."""
     granted = run.server.granted if run.server is not None else GrantedKv()
-    size, slots = pool_bytes(run), pool_slots(granted)
+    size, slots = granted_pool_bytes(run), pool_slots(granted)
     return KvFigures(
         kv_bytes_per_token=None if size is None or not slots else size / slots,
         block_size=granted.block_size,

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.analysis.granted import LOG_FIGURES, pool_bytes, read_gib
+from harness.analysis.granted import LOG_FIGURES, granted_pool_bytes, read_gib
 from harness.analysis.results import Ledger, LedgerLine, Summary, Verdict
 from harness.record import Run, ServerFacts, TrialRecord
 from harness.units import Bytes, Fraction, format_bytes, format_percent
@@ -85,7 +85,7 @@ def _lines(run: Run, server: ServerFacts, predicted: PredictedMemory) -> tuple[L
     count = gpus(run.trial.server_flags)
     said = {name: _scaled(read_gib(server.log_kv_lines, name), count) for name in LOG_FIGURES}
     weights, consumed = said["weights"], said["consumed"]
-    pool = _scaled(pool_bytes(run), count)
+    pool = _scaled(granted_pool_bytes(run), count)
     activation = said["activation"]
     other = None if weights is None or consumed is None else max(consumed - weights, 0)
     return (

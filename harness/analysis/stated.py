@@ -12,11 +12,10 @@ from __future__ import annotations
 from harness.record import BenchRecord, Run
 from harness.scenario.schema import stored_settings
 from harness.specs.model import ModelSpec
+from harness.specs.requested_pool import requested_pool_bytes
 from harness.theory.capacity import kv_memory_for_tokens
 from harness.theory.settings import EngineSettings
 from harness.units import Bytes
-
-_FLAG = "kv_cache_memory_bytes"
 
 
 def stated_env(bench: BenchRecord, run: Run) -> dict[str, str]:
@@ -29,8 +28,9 @@ def stated_pool(
     bench: BenchRecord, run: Run, model: ModelSpec, settings: EngineSettings
 ) -> Bytes | None:
     """Bytes of the pool that a launch was to be handed; None where nobody had said."""
-    own = run.trial.server_flags.get(_FLAG)
-    if isinstance(own, int) and not isinstance(own, bool):
+    env = stated_env(bench, run)
+    own = requested_pool_bytes(run.trial.server_flags, env, settings.device)
+    if own is not None:
         return own
     mode = run.trial.kv_budget.get("mode")
     if mode == "equal_bytes":

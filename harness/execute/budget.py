@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.errors import ScenarioError
+from harness.execute.strategies import emulation_flags
 from harness.record import GrantedKv
-from harness.scenario import KvBudget
+from harness.scenario import KvBudget, Trial
 from harness.specs.model import ModelSpec
+from harness.specs.requested_pool import POOL_FLAG, requested_pool_bytes
 from harness.theory.capacity import kv_memory_for_tokens
 from harness.theory.settings import EngineSettings, settings_from_flags
 from harness.units import Bytes, Tokens
-
-FLAG = "kv_cache_memory_bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def initial_budget(stated: KvBudget, server_flags: Mapping[str, Any]) -> Budget:
     """The budget before any launch; ``server.kv_cache_memory_bytes`` counts as stated."""
     value_bytes = stated.value_bytes
     if stated.mode == "equal_bytes" and value_bytes is None:
-        given = server_flags.get(FLAG)
+        given = server_flags.get(POOL_FLAG)
         value_bytes = given if isinstance(given, int) else None
     return Budget(stated.mode, value_bytes, stated.value_tokens)
 
@@ -61,7 +61,7 @@ def budget_flags(
     if budget.mode == "engine" or not budget.is_known:
         return {}
     if budget.mode == "equal_bytes":
-        return {FLAG: budget.value_bytes}
+        return {POOL_FLAG: budget.value_bytes}
     if model is None or budget.value_tokens is None:
         raise ScenarioError(
             "equal_tokens needs the KV layout of the model, and it is not known",
@@ -69,7 +69,27 @@ def budget_flags(
             legal=["equal_bytes", "engine"],
         )
     settings = settings_from_flags(flags, device, env=env)
-    return {FLAG: kv_memory_for_tokens(model, settings, budget.value_tokens)}
+    return {POOL_FLAG: kv_memory_for_tokens(model, settings, budget.value_tokens)}
+
+
+def pool_flags(
+    trial: Trial,
+    budget: Budget,
+    model: ModelSpec | None,
+    flags: Mapping[str, Any],
+    device: Literal["cpu", "cuda"],
+) -> dict[str, Any]:
+    """What kvbench adds to a launch: its pool, and what an emulated strategy makes of that pool.
+
+    ``flags`` are the trial's, with the step that the engine takes where that is known.
+
+    Raises:
+        ScenarioError: as ``budget_flags`` and ``emulation_flags``.
+    """
+    extra = budget_flags(budget, flags, model, device, trial.env)
+    planned = {**flags, **extra}
+    pool = requested_pool_bytes(planned, trial.env, device)
+    return extra | emulation_flags(trial, planned, model, pool, device)
 
 
 def after_baseline(budget: Budget, granted: GrantedKv, pool_bytes: Bytes | None) -> Budget:
@@ -81,7 +101,7 @@ def after_baseline(budget: Budget, granted: GrantedKv, pool_bytes: Bytes | None)
     return Budget(budget.mode, value_bytes=pool_bytes)
 
 
-def granted_pool_bytes(
+def baseline_pool_bytes(
     granted: GrantedKv, model: ModelSpec | None, settings: EngineSettings
 ) -> Bytes | None:
     """Bytes of the granted pool: as the engine reports them, else its blocks × their size."""

@@ -35,17 +35,16 @@ from harness.execute import pressing, quality
 from harness.execute.adaptive import Until, wants_more
 from harness.execute.alone import Company, announced
 from harness.execute.budget import (
-    FLAG,
     Budget,
     after_baseline,
-    budget_flags,
-    granted_pool_bytes,
+    baseline_pool_bytes,
     initial_budget,
+    pool_flags,
 )
 from harness.execute.facts import effective_config, read_log, server_facts, trial_facts
 from harness.execute.progress import Progress
 from harness.execute.reference import reference_facts, reference_spec, run_reference_trial
-from harness.execute.strategies import check_heads, emulation_flags, refusal
+from harness.execute.strategies import check_heads, refusal
 from harness.load import Target
 from harness.record import ATTACHED, SCHEMA_VERSION, BenchRecord, Environment, ServerFacts
 from harness.run import VISIBLE_DEVICES, Endpoint, run_trial, seal_unplayed
@@ -484,10 +483,7 @@ def _pool_flags(bench: _Bench, trial: Trial) -> dict[str, Any]:
             kind="budget",
         )
     model = _spec_of(bench, trial)
-    flags = _with_step(bench, trial)
-    extra = budget_flags(bench.budget, flags, model, bench.device, trial.env)
-    planned = {**flags, **extra}
-    return extra | emulation_flags(trial, planned, model, extra.get(FLAG), bench.device)
+    return pool_flags(trial, bench.budget, model, _with_step(bench, trial), bench.device)
 
 
 def _with_step(bench: _Bench, trial: Trial) -> dict[str, Any]:
@@ -529,7 +525,7 @@ def _note_grant(bench: _Bench, trial: Trial, facts: ServerFacts) -> None:
     if not trial.is_baseline or bench.budget.is_known:
         return
     settings = settings_from_flags(_with_step(bench, trial), bench.device, env=trial.env)
-    pool = granted_pool_bytes(facts.granted, _spec_of(bench, trial), settings)
+    pool = baseline_pool_bytes(facts.granted, _spec_of(bench, trial), settings)
     bench.budget = after_baseline(bench.budget, facts.granted, pool)
     bench.record = dataclasses.replace(
         bench.record,

@@ -15,25 +15,19 @@ from harness.analysis.compare import NO_POOL
 from harness.engines import kvpress, models, reference, vllm
 from harness.errors import ModelConfigError
 from harness.execute import pressing
-from harness.execute.budget import (
-    FLAG,
-    Budget,
-    after_baseline,
-    budget_flags,
-    initial_budget,
-)
+from harness.execute.budget import Budget, after_baseline, initial_budget, pool_flags
 from harness.execute.facts import effective_config
-from harness.execute.strategies import check_heads, emulation_flags, refusal
+from harness.execute.strategies import check_heads, refusal
 from harness.record import GrantedKv
 from harness.scenario import Scenario, Trial, expand
 from harness.specs.model import ModelSpec, model_spec
+from harness.specs.requested_pool import POOL_FLAG, requested_pool_bytes
 from harness.theory.capacity import (
     EngineSettings,
     KvCapacity,
     predict_capacity,
     settings_from_flags,
 )
-from harness.units import Bytes
 
 #: Stands in a planned command line where a start chooses a free port.
 PORT_PLACEHOLDER = 0
@@ -60,17 +54,6 @@ def outline(scenario: Scenario) -> tuple[PlannedTrial, ...]:
     return tuple(_planned(scenario, trial, known[trial.model], budget) for trial in trials)
 
 
-def pool_bytes(trial: Trial, extra: dict[str, object]) -> Bytes | None:
-    """The KV pool that the flags (and, on the CPU, the environment) ask for."""
-    given = {**trial.flags, **extra}.get("kv_cache_memory_bytes")
-    if isinstance(given, int):
-        return given
-    space = trial.env.get("VLLM_CPU_KVCACHE_SPACE")
-    if trial.profile == "cpu" and space is not None and space.isdigit():
-        return int(space) << 30
-    return None
-
-
 def _from_baseline(
     budget: Budget,
     scenario: Scenario,
@@ -79,7 +62,7 @@ def _from_baseline(
 ) -> Budget:
     """What the baseline would be granted, if its own flags say so."""
     baseline = next(trial for trial in trials if trial.is_baseline)
-    pool = pool_bytes(baseline, {})
+    pool = requested_pool_bytes(baseline.flags, baseline.env, _device(scenario))
     spec, _ = _model(baseline, known[baseline.model])
     if pool is None or spec is None:
         return budget
@@ -112,9 +95,8 @@ def _extra_flags(
 ) -> dict[str, object]:
     """The flags that kvbench adds: the pool, and what stands in for an emulated strategy."""
     if spec is None:
-        return {} if budget.value_bytes is None else {FLAG: budget.value_bytes}
-    extra = budget_flags(budget, trial.flags, spec, _device(scenario), trial.env)
-    return extra | emulation_flags(trial, extra, spec, pool_bytes(trial, extra), _device(scenario))
+        return {} if budget.value_bytes is None else {POOL_FLAG: budget.value_bytes}
+    return pool_flags(trial, budget, spec, trial.flags, _device(scenario))
 
 
 def _with_capacity(
@@ -124,7 +106,7 @@ def _with_capacity(
     spec: ModelSpec,
     extra: dict[str, object],
 ) -> PlannedTrial:
-    pool = pool_bytes(trial, extra)
+    pool = requested_pool_bytes({**trial.flags, **extra}, trial.env, _device(scenario))
     refused = refusal(trial, _device(scenario))
     skipped = None if refused is None else f"will be skipped: {refused}"
     try:

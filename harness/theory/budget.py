@@ -67,7 +67,7 @@ class Budget:
         return self.kv_bytes > 0
 
 
-def pool_bytes(total: Bytes, utilization: float, terms: Iterable[BudgetTerm]) -> Bytes:
+def kv_bytes_left(total: Bytes, utilization: float, terms: Iterable[BudgetTerm]) -> Bytes:
     """What is left of the share that the engine may use; negative where nothing is."""
     return int(total * utilization) - sum(term.bytes for term in terms)
 
@@ -90,7 +90,7 @@ def plan_budget(
         _weights(model, settings, weights_bytes),
         *_overheads(model, settings, overhead_bytes),
     )
-    kv = pool_bytes(total_bytes, utilization, terms)
+    kv = kv_bytes_left(total_bytes, utilization, terms)
     levers = _levers(model, settings, total_bytes, utilization, terms, kv)
     return Budget(total_bytes, utilization, terms, kv, levers)
 

@@ -1,6 +1,4 @@
-import pytest
-
-from harness.analysis.granted import granted_figures, pool_bytes, read_gib
+from harness.analysis.granted import granted_figures, granted_pool_bytes, read_gib
 from harness.record import GrantedKv
 from tests.analysis.build import request, trial, with_run
 
@@ -11,29 +9,22 @@ def run(**changes):
     return with_run(trial(request()), **{**silent, **changes}).run
 
 
-def test_the_engines_own_figure_comes_before_flag_environment_and_log():
+def test_the_engines_own_figure_comes_before_request_and_log():
     said = {
         "granted": GrantedKv(kv_cache_memory_bytes=4),
         "server_flags": {"kv_cache_memory_bytes": 3},
-        "env": {"VLLM_CPU_KVCACHE_SPACE": "2"},
         "log_kv_lines": ("Available KV cache memory: 1.0 GiB",),
     }
-    assert pool_bytes(run(**said)) == 4
-    assert pool_bytes(run(**{**said, "granted": GrantedKv()})) == 3
-    del said["server_flags"]
-    assert pool_bytes(run(**{**said, "granted": GrantedKv()})) == 2 << 30
-    assert pool_bytes(run(log_kv_lines=said["log_kv_lines"])) == 1 << 30
-    assert pool_bytes(run()) is None
-
-
-@pytest.mark.parametrize("space", ["", "lots", "0"])
-def test_a_space_that_is_no_size_is_unknown(space):
-    assert pool_bytes(run(env={"VLLM_CPU_KVCACHE_SPACE": space})) is None
+    assert granted_pool_bytes(run(**said)) == 4
+    assert granted_pool_bytes(run(**{**said, "granted": GrantedKv()})) == 3
+    assert granted_pool_bytes(run(env={"VLLM_CPU_KVCACHE_SPACE": "2"})) == 2 << 30
+    assert granted_pool_bytes(run(log_kv_lines=said["log_kv_lines"])) == 1 << 30
+    assert granted_pool_bytes(run()) is None
 
 
 def test_without_a_server_nothing_was_granted():
     nothing = with_run(trial(request()), server=None).run
-    assert pool_bytes(nothing) is None
+    assert granted_pool_bytes(nothing) is None
     assert granted_figures(nothing).kv_cache_tokens is None
 
 

@@ -92,3 +92,16 @@ def test_a_variant_that_asks_for_eviction_by_its_environment_is_modelled_so() ->
     assert pool["evicting"] is not None
     assert pool["plain"] is not None
     assert (pool["evicting"].max_concurrency or 0) > (pool["plain"].max_concurrency or 0)
+
+
+def test_a_pool_that_the_environment_asks_for_is_that_of_the_engine() -> None:
+    """1 GiB / (6,480 B · 128 tokens) = 1,294.5 blocks."""
+    wanted = skipped("int4", kv_cache_dtype="int4_per_token_head")
+    facts = replace(wanted.run.trial, kv_budget={"mode": "engine"})
+    trials = [ran(), replace(wanted, run=replace(wanted.run, trial=facts))]
+    made = run_of(*trials)
+    variants = {"int4": {"env": {"VLLM_CPU_KVCACHE_SPACE": "1"}}}
+    made = replace(made, scenario={**made.scenario, "variants": variants})
+    (pool,) = [kv for kv in analyse(made, trials).kv if kv.variant == "int4"]
+    assert pool.predicted is not None
+    assert pool.predicted.num_blocks == 1_294

@@ -188,6 +188,29 @@ def test_an_emulated_trial_is_stamped_and_was_given_its_cap(tmp_path: Path, mode
 
 
 @pytest.mark.usefixtures("fake_engine")
+@pytest.mark.parametrize(
+    ("pool", "cap"),
+    [
+        # 235,929,600 B / (23,040 B × 128) = 80 blocks = 10,240 tokens; / 2,048 = 5
+        ("server.kv_cache_memory_bytes=235929600", 5),
+        # 1 GiB / (23,040 B × 128) = 364 blocks = 46,592 tokens; / 2,048 = 22
+        ("env.VLLM_CPU_KVCACHE_SPACE='1'", 22),
+    ],
+)
+def test_a_pool_that_the_engine_is_asked_for_caps_the_bench_as_the_plan_says(
+    tmp_path: Path, model: str, pool: str, cap: int
+) -> None:
+    load = small(context_tokens=96, num_prompts=4, length_mix="{context_median: 20}")
+    wanted = scenario("paged_vs_preallocated", model, load, "repeats=1", "kv_budget=engine", pool)
+    planned = next(p.command for p in outline(wanted) if p.trial.variant == "preallocated")
+    assert planned[planned.index("--max-num-seqs") + 1] == str(cap)
+    _, trials = bench(tmp_path, wanted)
+    facts = {t.run.trial.variant: t.run.trial for t in trials}
+    assert {t.run.status for t in trials} == {"sealed"}
+    assert facts["preallocated"].server_flags["max_num_seqs"] == cap
+
+
+@pytest.mark.usefixtures("fake_engine")
 def test_overridden_heads_are_granted_as_predicted(tmp_path: Path, model: str) -> None:
     load = small(context_tokens=64, num_prompts=2)
     _, trials = bench(tmp_path, scenario("attention_heads", model, load, "repeats=1"))

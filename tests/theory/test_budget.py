@@ -5,8 +5,8 @@ import pytest
 from harness.theory.budget import (
     BudgetTerm,
     activation_bytes,
+    kv_bytes_left,
     plan_budget,
-    pool_bytes,
     required_kv_bytes,
     requirement,
 )
@@ -20,8 +20,8 @@ LLAMA_3 = "meta-llama/Meta-Llama-3-8B"
 
 def test_the_pool_is_the_allowed_share_less_every_term() -> None:
     terms = [BudgetTerm("weights", 16 * GIB, ""), BudgetTerm("overhead", 2 * GIB, "")]
-    assert pool_bytes(80 * GIB, 1.0, terms) == 62 * GIB
-    assert pool_bytes(80 * GIB, 0.9, terms) == 54 * GIB
+    assert kv_bytes_left(80 * GIB, 1.0, terms) == 62 * GIB
+    assert kv_bytes_left(80 * GIB, 0.9, terms) == 54 * GIB
 
 
 def test_given_figures_replace_the_estimates() -> None:
