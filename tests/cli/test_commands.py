@@ -6,11 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from harness.cli.app import build, main
+from harness.engines import hub
+from harness.errors import NotFound
 from tests.execute.test_local import CONFIG, SCENARIO
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +32,29 @@ def kvbench(
         check=False,
         timeout=120,
     )
+
+
+#: What a process of kvbench leaves behind: exit code, standard output, standard error.
+Ended = tuple[int, str, str]
+
+
+@pytest.fixture
+def within(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Ended]:
+    """The whole program without a process of its own, which takes a second to start."""
+
+    def run(*words: str) -> Ended:
+        monkeypatch.chdir(ROOT)
+        monkeypatch.setattr(sys, "argv", ["kvbench", *words])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        told = capsys.readouterr()
+        assert isinstance(end.value.code, int)
+        return end.value.code, told.out, told.err
+
+    return run
 
 
 @pytest.fixture
@@ -107,13 +134,29 @@ def test_plan_says_what_a_request_holds_under_sinks_and_a_window(scenario: Path)
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in (ROOT / "scenarios").glob("*.yaml")))
 @pytest.mark.parametrize("profile", ["cpu", "cuda"])
-def test_every_shipped_scenario_can_be_planned_offline(name: str, profile: str) -> None:
-    offline = {"HF_HUB_OFFLINE": "1", "KVBENCH_CACHE": "/nonexistent"}
-    done = kvbench("plan", name, "--profile", profile, "--json", env=offline)
-    assert done.returncode == 0, done.stderr
+def test_every_shipped_scenario_can_be_planned_offline(
+    name: str, profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(model: str) -> None:
+        raise NotFound(f"the configuration of {model!r} is not to be had")
+
+    # The hub's library reads HF_HUB_OFFLINE once, when it is imported: here the hub itself is shut.
+    monkeypatch.setattr(hub, "fetch_config", unreachable)
+    monkeypatch.setenv("KVBENCH_CACHE", "/nonexistent")
+    monkeypatch.chdir(ROOT)
+    words = ["plan", name, "--profile", profile, "--json"]
+    done = CliRunner().invoke(build(words), words, catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
     plan = json.loads(done.stdout)
     assert plan["trials"]
     assert plan["estimate"]["total_s"] > 0
+
+
+def test_a_process_of_its_own_plans_offline_too() -> None:
+    offline = {"HF_HUB_OFFLINE": "1", "KVBENCH_CACHE": "/nonexistent"}
+    done = kvbench("plan", "smoke", "--profile", "cuda", "--json", env=offline)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["trials"]
 
 
 @pytest.mark.usefixtures("fake_engine")
@@ -161,10 +204,20 @@ def test_a_bench_in_which_everything_fails_is_exit_1_with_the_reason(
         (("bench", "smoke", "--url", "nonsense", "--profile", "cpu"), "is no URL of a server"),
     ],
 )
-def test_bad_input_is_exit_2_without_a_stack_trace(words: tuple[str, ...], message: str) -> None:
-    done = kvbench(*words)
+def test_bad_input_is_exit_2_without_a_stack_trace(
+    words: tuple[str, ...], message: str, within: Callable[..., Ended]
+) -> None:
+    code, out, err = within(*words)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+    assert out == ""
+
+
+def test_a_process_given_bad_input_ends_in_the_same_way() -> None:
+    done = kvbench("bench", "smok")
     assert done.returncode == 2
-    assert message in done.stderr
+    assert "did you mean 'smoke'?" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
 
@@ -245,11 +298,13 @@ def test_closed_streams_are_no_error(scenario: Path, closed: str) -> None:
 
 @pytest.mark.parametrize("command", ["report", "plan", "bench"])
 @pytest.mark.parametrize("name", ["x" * 5000, "a/" * 3000 + "b.yaml"])
-def test_a_name_longer_than_any_file_is_bad_input(command: str, name: str) -> None:
-    done = kvbench(command, name)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr) < 2000
+def test_a_name_longer_than_any_file_is_bad_input(
+    command: str, name: str, within: Callable[..., Ended]
+) -> None:
+    code, _, err = within(command, name)
+    assert code == 2
+    assert "Traceback" not in err
+    assert 0 < len(err) < 2000
 
 
 def test_a_scenario_may_come_through_a_pipe(scenario: Path) -> None:
