@@ -19,14 +19,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from harness.analysis.latency import P99_NEEDS
 from harness.analysis.quality_results import Agreement, Bucket, FreeRunning, Range, Trend
+from harness.analysis.stats import CONFIDENCE, percentiles, wilson
 from harness.record import QualityAnswer, QualityScore
-from harness.units import Fraction, Tokens
+from harness.units import Tokens
 
 #: Fewer prompts than this give no interval.
 MIN_PROMPTS = 5
 RESAMPLES = 2000
-CONFIDENCE: Fraction = 0.95
 BUCKETS = 8
 #: The likeliest tokens that a server lists at each position (vLLM's ``--max-logprobs``).
 TOP_K = 20
@@ -134,21 +135,13 @@ def agreement(places: Sequence[Place]) -> Agreement | None:
         baseline_perplexity=_perplexity([place.baseline_logprob for place in places]),
         top1_agreement=fmean(place.same_top for place in places),
         kl=mean_range(by_prompt(places)),
-        kl_p99=_percentile(divergences, 0.99) if len(places) >= 100 else None,
+        kl_p99=percentiles(divergences, (0.99,))[0] if len(places) >= P99_NEEDS else None,
     )
 
 
 def _perplexity(logprobs: Sequence[float]) -> float:
     """exp of the mean negative log-probability per token; capped where a float ends."""
     return math.exp(min(700.0, -fmean(logprobs)))
-
-
-def _percentile(values: Sequence[float], share: Fraction) -> float:
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 def by_prompt(places: Sequence[Place]) -> dict[int, tuple[float, int]]:
@@ -187,9 +180,10 @@ def _resampled(clusters: Sequence[tuple[float, int]]) -> tuple[float | None, flo
     if len(clusters) < MIN_PROMPTS:
         return None, None
     dice = random.Random("kvbench")  # noqa: S311 - the same interval at every read
-    draws = sorted(_ratio(dice.choices(clusters, k=len(clusters))) for _ in range(RESAMPLES))
+    draws = [_ratio(dice.choices(clusters, k=len(clusters))) for _ in range(RESAMPLES)]
     tail = (1.0 - CONFIDENCE) / 2.0
-    return _percentile(draws, tail), _percentile(draws, 1.0 - tail)
+    low, high = percentiles(draws, (tail, 1.0 - tail))
+    return low, high
 
 
 def buckets(places: Sequence[Place], count: int = BUCKETS) -> tuple[Bucket, ...]:
@@ -277,13 +271,3 @@ def common_prefix(one: Sequence[int], other: Sequence[int]) -> Tokens:
         if left != right:
             return place
     return min(len(one), len(other))
-
-
-def wilson(hits: int, of: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share (1927): inside 0–1, useful for few and extreme counts."""
-    share = hits / of
-    centre = (share + z * z / (2 * of)) / (1 + z * z / of)
-    half = z / (1 + z * z / of) * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
-    low, high = max(0.0, centre - half), min(1.0, centre + half)
-    # At the ends the formula gives them exactly; rounding would not.
-    return (0.0 if hits == 0 else low), (1.0 if hits == of else high)

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from harness.analysis.latency import tpot
 from harness.analysis.metrics import measured
-from harness.analysis.stats import CONFIDENCE, t_quantile
+from harness.analysis.stats import CONFIDENCE, least_squares, t_quantile
 from harness.record import TrialRecord
 from harness.units import Fraction, Seconds
 
@@ -140,7 +140,7 @@ def fit_line(variant: str, points: Sequence[Point]) -> Line | None:
     itl = np.array([value for _, value in points], dtype=np.float64)
     if contexts.size < MIN_POINTS or not _enough_contexts(points):
         return None
-    slope, intercept = _least_squares(points)
+    slope, intercept = least_squares(contexts, itl)
     count, mean = int(contexts.size), float(contexts.mean())
     spread = float(((contexts - mean) ** 2).sum())
     residuals = itl - (intercept + slope * contexts)
@@ -164,13 +164,9 @@ def _enough_contexts(points: Sequence[Point]) -> bool:
     return len({context for context, _ in points}) >= MIN_CONTEXTS
 
 
-def _least_squares(points: Sequence[Point]) -> tuple[float, float]:
-    """Slope and intercept."""
-    contexts = np.array([context for context, _ in points], dtype=np.float64)
-    itl = np.array([value for _, value in points], dtype=np.float64)
-    off = contexts - contexts.mean()
-    slope = float((off * itl).sum() / (off * off).sum())
-    return slope, float(itl.mean()) - slope * float(contexts.mean())
+def _line_through(points: Sequence[Point]) -> tuple[Seconds, Seconds]:
+    """Slope and intercept of one launch's points."""
+    return least_squares([context for context, _ in points], [itl for _, itl in points])
 
 
 def fit_lines(by_variant: Mapping[str, Mapping[int, Sequence[Point]]]) -> tuple[Line, ...]:
@@ -184,7 +180,7 @@ def fit_lines(by_variant: Mapping[str, Mapping[int, Sequence[Point]]]) -> tuple[
         if (line := fit_line(name, [point for own in launches.values() for point in own]))
     }
     own_lines = {
-        name: [_least_squares(own) for own in by_variant[name].values() if _enough_contexts(own)]
+        name: [_line_through(own) for own in by_variant[name].values() if _enough_contexts(own)]
         for name in pooled
     }
     degrees = sum(max(len(own) - 1, 0) for own in own_lines.values())

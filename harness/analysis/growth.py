@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from harness.analysis.results import Analysis, Occupancy, TrialAnalysis
+from harness.analysis.stats import least_squares
 from harness.units import Bytes, Fraction, Tokens
 
 #: Fewer contexts than these make no line.
@@ -124,7 +123,6 @@ def slope(points: Sequence[GrowthPoint]) -> float | None:
     """Bytes per further token of context, by least squares."""
     if len({point.context_tokens for point in points}) < MIN_CONTEXTS:
         return None
-    tokens = np.array([point.context_tokens for point in points], dtype=np.float64)
-    sizes = np.array([point.measured_bytes for point in points], dtype=np.float64)
-    off = tokens - tokens.mean()
-    return float((off * (sizes - sizes.mean())).sum() / (off * off).sum())
+    return least_squares(
+        [point.context_tokens for point in points], [point.measured_bytes for point in points]
+    )[0]

@@ -13,15 +13,15 @@ Not covered: which pairs were made (``harness.workload.judge_pairs``).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from harness.analysis.agreement import wilson
 from harness.analysis.quality_results import ControlScore, JudgedVariant, JudgeOutcome, Range
 from harness.analysis.retrieval import NEEDLE_TASKS
+from harness.analysis.series import total
+from harness.analysis.stats import net_range, wilson
 from harness.record import Judgement, JudgeRecord, QualityRecords
-from harness.units import Fraction, Tokens, format_percent
+from harness.units import Fraction, format_percent
 from harness.workload.judge_pairs import same_text
 
 CONTROLS: tuple[Literal["identical", "degraded", "known"], ...] = ("identical", "degraded", "known")
@@ -39,7 +39,6 @@ def judge_outcome(judge: JudgeRecord, records: QualityRecords) -> JudgeOutcome:
     controls = tuple(_control(kind, pairs) for kind in CONTROLS)
     bias = _position_bias(pairs)
     because = _faults(controls, bias)
-    usage = [(j.prompt_tokens, j.output_tokens) for j in judge.judgements]
     head = judge.head
     return JudgeOutcome(
         judge_id=head.judge_id,
@@ -54,8 +53,8 @@ def judge_outcome(judge: JudgeRecord, records: QualityRecords) -> JudgeOutcome:
         malformed=sum(j.malformed for j in judge.judgements),
         questions=len(judge.judgements),
         lost=sum(j.verdict is None for j in latest.values()),
-        prompt_tokens=_total([prompt for prompt, _ in usage]),
-        output_tokens=_total([output for _, output in usage]),
+        prompt_tokens=total(j.prompt_tokens for j in judge.judgements),
+        output_tokens=total(j.output_tokens for j in judge.judgements),
         wall_s=head.wall_s,
         margin=head.margin,
         variants=_variants(pairs, records, head.margin, reliable=not because),
@@ -126,11 +125,6 @@ def _fault(control: ControlScore) -> str | None:
     return f"{names[control.kind]} in {control.right} of {control.asked} controls"
 
 
-def _total(counts: Sequence[Tokens | None]) -> Tokens | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
-
-
 def _variants(
     pairs: Mapping[str, Sequence[Judgement]],
     records: QualityRecords,
@@ -187,11 +181,3 @@ def _variant(
         net=net,
         non_inferior=net.low is not None and net.low > -margin,
     )
-
-
-def net_range(wins: int, losses: int, pairs: int, z: float = 1.959964) -> Range:
-    """(wins − losses) / pairs with the adjusted Wald interval of Agresti and Min (2005)."""
-    n, won, lost = pairs + 2, wins + 0.5, losses + 0.5
-    centre = (won - lost) / n
-    half = z * math.sqrt(max(0.0, won + lost - (won - lost) ** 2 / n)) / n
-    return Range((wins - losses) / pairs, max(-1.0, centre - half), min(1.0, centre + half))

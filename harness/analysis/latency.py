@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.analysis.results import Distribution
+from harness.analysis.stats import percentiles
 from harness.record import RequestRecord
 from harness.units import Seconds
 
@@ -84,5 +85,5 @@ def distribution(values: Values) -> Distribution:
     count = int(values.size)
     if count == 0:
         return Distribution(0)
-    p50, p90, p99 = (float(value) for value in np.percentile(values, (50, 90, 99)))
+    p50, p90, p99 = percentiles(values, (0.5, 0.9, 0.99))
     return Distribution(count, float(values.mean()), p50, p90, p99 if count >= P99_NEEDS else None)

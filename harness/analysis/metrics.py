@@ -24,13 +24,11 @@ from harness.analysis.latency import (
     tpot,
     ttft,
 )
-from harness.analysis.results import Distribution, Steady, Summary
+from harness.analysis.results import Distribution, Summary
 from harness.analysis.series import Series, series, total
 from harness.analysis.steady import steady
 from harness.record import GpuSample, RequestRecord, Run, TrialRecord
 from harness.units import Bytes, Fraction, Seconds
-
-__all__ = ["Distribution", "Steady", "Summary", "duration", "measured", "phase", "summarize"]
 
 
 def measured(trial: TrialRecord) -> tuple[RequestRecord, ...]:
@@ -58,8 +56,8 @@ def summarize(trial: TrialRecord) -> Summary:
     requests = measured(trial)
     done = [request for request in requests if is_completed(request)]
     length = duration(trial.run)
-    prompts = _tokens(done, lambda request: request.prompt_tokens)
-    outputs = _tokens(done, lambda request: request.output_tokens)
+    prompts = total(request.prompt_tokens for request in done)
+    outputs = total(request.output_tokens for request in done)
     both = None if prompts is None or outputs is None else prompts + outputs
     window, no_window = steady(requests)
     engine, memory, energy, client = _engine(trial), _memory(trial), _energy(trial), _client(trial)
@@ -105,15 +103,6 @@ def _rate(amount: float | None, length: Seconds | None) -> float | None:
 
 def _share(amount: float | None, parts: float | None) -> float | None:
     return None if amount is None or not parts else amount / parts
-
-
-def _tokens(
-    done: Sequence[RequestRecord], count: Callable[[RequestRecord], int | None]
-) -> int | None:
-    """Sum of the server's counts; None with no request, or if any count is unknown."""
-    counts = [count(request) for request in done]
-    told = [value for value in counts if value is not None]
-    return sum(told) if counts and len(told) == len(counts) else None
 
 
 def _good(done: Sequence[RequestRecord], slo: dict[str, float]) -> int | None:

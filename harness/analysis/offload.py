@@ -22,6 +22,7 @@ from statistics import median
 
 from harness.analysis.latency import is_completed, ttft
 from harness.analysis.metrics import measured
+from harness.analysis.series import total
 from harness.record import RequestRecord, TrialRecord
 from harness.units import Fraction, Seconds, Tokens
 
@@ -100,10 +101,10 @@ def _prefill_rate(turns: Sequence[Turn]) -> float | None:
 
 def _fetched(records: Sequence[TrialRecord]) -> float | None:
     """Over the trials' whole servers: an engine that fetches does so for these loads alone."""
-    last = [record.engine_samples[-1] for record in records if record.engine_samples]
-    counts = [sample.external_cache_hits_total for sample in last]
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+    return total(
+        record.engine_samples[-1].external_cache_hits_total if record.engine_samples else None
+        for record in records
+    )
 
 
 def recompute_s(tokens: Tokens, prefill_tokens_per_s: float) -> Seconds:

@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.analysis.metrics import measured, phase
 from harness.analysis.results import TrialAnalysis
-from harness.analysis.series import series
+from harness.analysis.series import series, total
 from harness.record import TrialRecord
 from harness.units import Tokens
 
@@ -117,6 +117,4 @@ def _hits(record: TrialRecord) -> Tokens | None:
         grown = series(record.engine_samples, lambda s: s.prefix_cache_hits_total).increase(*span)
         if grown is not None:
             return round(grown)
-    told = [request.cached_prompt_tokens for request in measured(record)]
-    known = [count for count in told if count is not None]
-    return sum(known) if told and len(known) == len(told) else None
+    return total(request.cached_prompt_tokens for request in measured(record))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 from typing import Literal
 
-from harness.analysis.stats import CONFIDENCE, MIN_REPLICATES, t_quantile
+from harness.analysis.stats import CONFIDENCE, MIN_REPLICATES, least_squares, t_quantile
 from harness.errors import InputError
 from harness.record import RequestRecord, TrialRecord
 from harness.specs.model import model_spec
@@ -284,12 +284,10 @@ def log_slope(curve: Curve) -> float:
     Raises:
         ValueError: fewer than two lengths.
     """
-    logs = [(math.log(n), math.log(t)) for n, t in curve]
-    x0, y0 = fmean(x for x, _ in logs), fmean(y for _, y in logs)
-    across = sum((x - x0) ** 2 for x, _ in logs)
-    if across == 0.0:
-        raise ValueError("an exponent needs at least two lengths")
-    return sum((x - x0) * (y - y0) for x, y in logs) / across
+    exponent, _ = least_squares(
+        [math.log(length) for length, _ in curve], [math.log(time_s) for _, time_s in curve]
+    )
+    return exponent
 
 
 # ── bytes and counts ────────────────────────────────────────────────────────────────────────

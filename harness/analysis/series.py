@@ -29,6 +29,7 @@ class Timed(Protocol):
 
 
 T = TypeVar("T", bound=Timed)
+Number = TypeVar("Number", int, float)
 
 
 class Series:
@@ -97,7 +98,7 @@ def series(samples: Sequence[T], value: Callable[[T], float | None]) -> Series:
     return Series((sample.t_s, value(sample)) for sample in samples)
 
 
-def total(parts: Iterable[float | None]) -> float | None:
+def total(parts: Iterable[Number | None]) -> Number | None:
     """The sum, None if there is no part or any part is unknown."""
     values = list(parts)
     known = [value for value in values if value is not None]

@@ -50,6 +50,13 @@ def test_fetched_tokens_are_the_engines_count_over_the_repeats() -> None:
     assert found.turns[1].requests == 4
 
 
+def test_a_repeat_that_was_never_scraped_leaves_the_sum_unknown() -> None:
+    """768 tokens of one repeat are no total of two."""
+    on = played("offload", (0.5, 0.6), 768, kv_offloading_size=1.0)
+    (found,) = returnings([on, replace(on, engine_samples=())])
+    assert found.fetched_tokens is None
+
+
 def test_a_count_that_the_server_does_not_tell_is_unknown() -> None:
     made = played("gpu", (0.5, 0.9), 256)
     silent = tuple(replace(r, cached_prompt_tokens=None) for r in made.requests)

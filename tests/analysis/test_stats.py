@@ -9,12 +9,16 @@ from harness.analysis.stats import (
     centre,
     effect,
     effect_of_counts,
+    least_squares,
     needs_more_repeats,
+    net_range,
     noise_floor,
+    percentiles,
     ratio_interval,
     t_cdf,
     t_quantile,
     unpaired_ratio_interval,
+    wilson,
 )
 
 POSITIVE = st.floats(min_value=1e-3, max_value=1e6)
@@ -244,3 +248,41 @@ def test_swapping_two_runs_inverts_the_unpaired_interval(base, mine):
     other = unpaired_ratio_interval(dict(enumerate(mine)), dict(enumerate(base)))
     assert math.log(one.ratio) == pytest.approx(-math.log(other.ratio), abs=1e-9)
     assert math.log(one.low) == pytest.approx(-math.log(other.high), rel=1e-6, abs=1e-9)
+
+
+def test_wilsons_interval_of_a_published_example() -> None:
+    # 8 of 10, 95 %: 0.490 to 0.943 (Newcombe 1998 lists such intervals for small samples).
+    low, high = wilson(8, 10)
+    assert (low, high) == pytest.approx((0.490, 0.943), abs=0.001)
+    assert wilson(10, 10)[1] == pytest.approx(1.0)
+
+
+def test_many_ties_are_non_inferior_and_few_are_not_enough() -> None:
+    # n = 50: half a pair in each cell; sqrt(1)/52 · 1.96 = 0.0377 < 0.10.
+    assert net_range(0, 0, 50).low == pytest.approx(-0.0377, abs=1e-4)
+    # n = 12: sqrt(1)/14 · 1.96 = 0.14 > 0.10.
+    assert net_range(0, 0, 12).low == pytest.approx(-0.14, abs=1e-3)
+
+
+def test_the_interval_of_a_net_loss_by_hand() -> None:
+    # 10 wins, 30 losses of 100: n = 102, (10.5 − 30.5)/102 = −0.19608;
+    # sqrt(41 − 400/102)/102 = sqrt(37.0784)/102 = 0.059698; · 1.96 = 0.11701.
+    found = net_range(10, 30, 100)
+    assert found.value == -0.2
+    assert (found.low, found.high) == pytest.approx((-0.31309, -0.07907), abs=1e-4)
+
+
+def test_a_percentile_lies_on_the_line_between_its_neighbours() -> None:
+    # Five values: 90 % of the way along four gaps is 3.6, so 0.6 of the way from 40 to 90.
+    assert percentiles([40.0, 10.0, 90.0, 20.0, 30.0], (0.5, 0.9)) == pytest.approx((30.0, 70.0))
+    assert percentiles([7.0], (0.01, 0.99)) == (7.0, 7.0)
+
+
+def test_the_line_of_least_squares_by_hand() -> None:
+    # Means 2 and 4; slope ((-1)(-1) + 0(-1) + 1 · 2) / (1 + 0 + 1) = 1.5; 4 - 1.5 · 2 = 1.
+    assert least_squares((1, 2, 3), (3, 3, 6)) == pytest.approx((1.5, 1.0))
+
+
+def test_one_x_makes_no_line() -> None:
+    with pytest.raises(ValueError, match="at least two different x"):
+        least_squares((8, 8), (1, 2))

@@ -19,7 +19,6 @@ from harness.analysis.agreement import (
     free_running,
     paired,
     trend,
-    wilson,
 )
 from harness.record import QualityAnswer, QualityScore
 
@@ -187,10 +186,3 @@ def test_answers_are_compared_until_they_part() -> None:
 def test_a_common_prefix_ends_with_the_shorter_text() -> None:
     assert common_prefix((1, 2), (1, 2, 3)) == 2
     assert common_prefix((), (1,)) == 0
-
-
-def test_wilsons_interval_of_a_published_example() -> None:
-    # 8 of 10, 95 %: 0.490 to 0.943 (Newcombe 1998 lists such intervals for small samples).
-    low, high = wilson(8, 10)
-    assert (low, high) == pytest.approx((0.490, 0.943), abs=0.001)
-    assert wilson(10, 10)[1] == pytest.approx(1.0)

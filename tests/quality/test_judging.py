@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.analysis.judging import judge_outcome, net_range, preferred
+from harness.analysis.judging import judge_outcome, preferred
 from harness.analysis.quality_results import JudgeOutcome
 from harness.record import (
     Judgement,
@@ -101,19 +101,12 @@ def test_wins_ties_and_losses_need_both_orders() -> None:
     assert found.lost == 1
 
 
-def test_many_ties_are_non_inferior_and_few_are_not_enough() -> None:
-    # n = 50: half a pair in each cell; sqrt(1)/52 · 1.96 = 0.0377 < 0.10.
-    assert net_range(0, 0, 50).low == pytest.approx(-0.0377, abs=1e-4)
-    # n = 12: sqrt(1)/14 · 1.96 = 0.14 > 0.10.
-    assert net_range(0, 0, 12).low == pytest.approx(-0.14, abs=1e-3)
-
-
-def test_the_interval_of_a_net_loss_by_hand() -> None:
-    # 10 wins, 30 losses of 100: n = 102, (10.5 − 30.5)/102 = −0.19608;
-    # sqrt(41 − 400/102)/102 = sqrt(37.0784)/102 = 0.059698; · 1.96 = 0.11701.
-    found = net_range(10, 30, 100)
-    assert found.value == -0.2
-    assert (found.low, found.high) == pytest.approx((-0.31309, -0.07907), abs=1e-4)
+def test_a_question_whose_tokens_are_unknown_leaves_their_sum_unknown() -> None:
+    """15 controls' 30 questions of 10 + 2 tokens, one of which told nothing of its prompt."""
+    lines = controls(5)
+    assert outcome(lines).prompt_tokens == 300
+    silent = outcome([replace(lines[0], prompt_tokens=None), *lines[1:]])
+    assert (silent.prompt_tokens, silent.output_tokens) == (None, 60)
 
 
 @pytest.mark.parametrize("right", [4, 5])
