@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import TypeAlias
 
 Seconds: TypeAlias = float
@@ -85,6 +86,11 @@ def format_count(count: float | None, digits: int = 0) -> str:
 def counted(count: int | None, noun: str, plural: str | None = None) -> str:
     """``1 prompt``, ``2 prompts``; ``plural`` where an s does not make it: ``loads are``."""
     return f"{format_count(count)} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def format_duration(seconds: Seconds | None) -> str:

@@ -101,3 +101,10 @@ def test_one_thing_is_not_many() -> None:
     assert units.counted(1, "load is", "loads are") == "1 load is"
     assert units.counted(2, "load is", "loads are") == "2 loads are"
     assert units.counted(None, "core") == "— cores"
+
+
+def test_names_are_told_as_one_says_them() -> None:
+    assert units.listed(["a"]) == "a"
+    assert units.listed(["a", "b"]) == "a and b"
+    assert units.listed(["a", "b", "c"]) == "a, b and c"
+    assert units.listed([]) == ""

@@ -16,7 +16,14 @@ from harness.analysis.results import Caution, Comparison, KvComparison, Occupanc
 from harness.analysis.sanity import scale_warning
 from harness.analysis.stats import MIN_REPLICATES
 from harness.record import ATTACHED, BenchRecord, TrialRecord
-from harness.units import counted, format_bytes, format_count, format_percent, format_ratio
+from harness.units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_percent,
+    format_ratio,
+    listed,
+)
 
 #: A latent (MLA) model whose cache is stored as full heads takes about 14 times its due.
 _NOT_LATENT_ABOVE = 5.0
@@ -59,36 +66,34 @@ def _incomplete(evidence: Evidence) -> Iterator[Caution]:
         )
     for why in by_reason(evidence.bench.skipped):
         was = "was" if len(why.head) == 1 else "were"
-        likewise = f"; likewise {', '.join(why.likewise)}" if why.likewise else ""
-        yield Caution(
-            "variant_skipped", f"{', '.join(why.head)} {was} skipped: {why.text}{likewise}"
-        )
+        likewise = f" So were, likewise, {listed(why.likewise)}." if why.likewise else ""
+        yield Caution("variant_skipped", f"{listed(why.head)} {was} skipped: {why.text}.{likewise}")
 
 
 def _replicates(evidence: Evidence) -> Iterator[Caution]:
-    for comparison in evidence.comparisons:
-        row = comparison.row("output_throughput")
-        counts = [len(cell.replicates) for cell in row.cells] if row is not None else []
-        if counts and min(counts) < MIN_REPLICATES:
-            yield Caution(
-                "no_interval",
-                f"{comparison.workload_label}: some variant has {min(counts)} of the "
-                f"{MIN_REPLICATES} repeats that an interval needs; ratios are single observations",
-            )
+    rows = (comparison.row("output_throughput") for comparison in evidence.comparisons)
+    counts = [len(c.replicates) for row in rows if row for c in row.cells if c.replicates]
+    fewest = min(counts, default=MIN_REPLICATES)
+    if fewest < MIN_REPLICATES:
+        yield Caution(
+            "no_interval",
+            f"No interval where a variant has only {counted(fewest, 'repeat')}: a difference "
+            f"can't be told from noise there. {MIN_REPLICATES} or more are needed.",
+        )
 
 
 def _machine(evidence: Evidence) -> Iterator[Caution]:
     if evidence.bench.environment.profile == "cpu":
         yield Caution(
             "cpu_profile",
-            "taken without a GPU: capacity and its consequences carry over, speeds do not; never "
-            "set these figures beside those of another profile",
+            "CPU profile: a small embedded model on this machine's processor. Capacity per byte "
+            "carries over to a GPU; speeds and latencies do not.",
         )
     if evidence.bench.environment.profile == ATTACHED:
         yield Caution(
             "attached",
-            "the server was running already: its machine, flags and memory are not known here, and "
-            "what it had cached before is not either",
+            "Attached: a server that was running already was measured. Its machine, flags, memory "
+            "and earlier load are not known here.",
         )
     if evidence.bench.beside:
         was, both = ("was", "the two") if len(evidence.bench.beside) == 1 else ("were", "all")

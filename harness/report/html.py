@@ -25,15 +25,11 @@ from harness.record import BenchRecord, TrialRecord
 from harness.report import claims, evidence, tables
 from harness.report.gallery import Plate
 from harness.report.section import Drawn
-from harness.report.sentence import Answer, answer
+from harness.report.sentence import OF_THE_RUN, OF_VARIANTS, Answer, answer
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
-
-
-#: Cautions that the opening already tells in its own words.
-_TOLD_ABOVE = ("cpu_profile", "attached", "no_interval", "variant_skipped")
 
 
 #: A log's colours would act on the terminal of whoever reads the page's source, and marks of
@@ -96,6 +92,7 @@ def page(
     """Return the whole page as text; links to the raw files are relative to ``folder``."""
     script, script_hash = _script()
     trial_lines = evidence.trials_of(bench, trials, analysis, run_dir, folder)
+    opening = (*OF_THE_RUN, *OF_VARIANTS)
     context: dict[str, Any] = {
         "bench": bench,
         "analysis": analysis,
@@ -115,7 +112,7 @@ def page(
         "setup": evidence.setup(bench, trials, analysis),
         "trials": trial_lines,
         "counts": _counts(trial_lines),
-        "cautions": [c.text for c in analysis.cautions if c.code not in _TOLD_ABOVE],
+        "cautions": [c.text for c in analysis.cautions if c.code not in opening],
         "skipped": dict(bench.skipped) | dict(analysis.skipped),
         "record_link": evidence.link(run_dir / store.BENCH_FILE, folder),
         **_again(bench, run_dir),

@@ -18,7 +18,7 @@ from harness.analysis.claimable import is_claimable
 from harness.analysis.results import Analysis, Cell, Comparison, Row
 from harness.report import charts
 from harness.report.names import load_name
-from harness.report.sentence import LATENCIES, listed
+from harness.report.sentence import LATENCIES
 from harness.report.tables import ratio_text, value_text
 
 #: Loads in one chart, and rows where one variant alone was measured.
@@ -229,7 +229,7 @@ def _effect_title(analysis: Analysis, what: str, metrics: Mapping[str, str]) -> 
                 and is_claimable(analysis, comparison, metric, variant)
             ]
             if shown:
-                clauses = listed([clause for _, clause in shown])
+                clauses = units.listed([clause for _, clause in shown])
                 text = f"{load_name(analysis, comparison)}: {variant}'s {clauses}"
                 told.append((max(size for size, _ in shown), text))
     if not told:

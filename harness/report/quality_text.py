@@ -20,7 +20,7 @@ from harness.analysis.quality_results import (
     VariantQuality,
 )
 from harness.scenario import slugify
-from harness.units import DASH, counted, format_count, format_duration, format_percent
+from harness.units import DASH, counted, format_count, format_duration, format_percent, listed
 
 KINDS = {
     "identical": "identical answers called a tie",
@@ -148,14 +148,10 @@ def lead_sentence(quality: QualityAnalysis) -> str:
         names = [one.variant for one in variants if one.standing in standings]
         whose = "its" if len(names) == 1 else "their"
         if names:
-            told.append(words.format(names=_listed(names), baseline=quality.baseline, whose=whose))
+            told.append(words.format(names=listed(names), baseline=quality.baseline, whose=whose))
     sentence = "; ".join(told)
     own_words = sentence.startswith(("the ", "answers ", "of "))
     return f"{sentence[0].upper() if own_words else sentence[0]}{sentence[1:]}."
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def reasons_text(reasons: Sequence[str], most: int = 2) -> str:

@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from harness import units
 from harness.analysis.claimable import is_claimable
 from harness.analysis.quality import gate_failures
-from harness.analysis.reasons import by_reason
 from harness.analysis.results import Analysis, Cell, Comparison, KvComparison, Row, Verdict
-from harness.record import ATTACHED
 from harness.report.names import load_name
 from harness.report.quality_text import judge_clause, reasons_text, standing_brief
 from harness.report.tables import ratio_text, value_text
+from harness.units import listed
 
 #: More sentences about workloads than these bury the answer; the tables hold them all.
 MAX_WORKLOADS = 4
@@ -43,6 +42,10 @@ _TOLD = (
     ("TTFT", ("ttft_s.p50", "ttft_s.p90")),
     ("TPOT", ("tpot_s.p50",)),
 )
+
+#: Cautions that the opening tells, about all figures and about who has none.
+OF_THE_RUN = ("cpu_profile", "attached", "no_interval")
+OF_VARIANTS = ("variant_skipped",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,11 +372,6 @@ def _usable(comparison: Comparison, metric: str, variant: str) -> Cell | None:
     return cell
 
 
-def listed(words: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
-
-
 def _single_lead(analysis: Analysis) -> str:
     return (
         f"One variant, {analysis.baseline}, was measured; there is nothing to compare it with "
@@ -399,36 +397,19 @@ def _single_points(analysis: Analysis) -> tuple[Point, ...]:
 
 def _limits(analysis: Analysis) -> tuple[str, ...]:
     head = analysis.headline
-    limits: list[str] = []
-    if analysis.profile == "cpu":
-        limits.append(
-            "CPU profile: a small embedded model on this machine's processor. Capacity per byte "
-            "carries over to a GPU; speeds and latencies do not."
-        )
-    if analysis.profile == ATTACHED:
-        limits.append(
-            "Attached: a server that was running already was measured. Its machine, flags, memory "
-            "and earlier load are not known here."
-        )
-    fewest = _fewest_replicates(analysis)
-    if fewest is not None and fewest < 3:
-        limits.append(
-            f"No interval where a variant has only {units.counted(fewest, 'repeat')}: a "
-            "difference can't be told from noise there. Three or more are needed."
-        )
-    unfinished = (
+    ended = (
         (head.trials_failed, "failed"),
         (head.trials_skipped, "skipped"),
         (head.trials_unfinished, "not finished"),
     )
-    told = [f"{count} {word}" for count, word in unfinished if count]
-    if told:
-        limits.append(
-            f"Not all trials count: {head.trials_sealed} measured to the end, {', '.join(told)}."
-        )
+    told = [f"{count} {word}" for count, word in ended if count]
+    incomplete = (
+        f"Not all trials count: {head.trials_sealed} measured to the end, {', '.join(told)}."
+    )
+    limits = [*_cautions(analysis, OF_THE_RUN), *([incomplete] if told else [])]
     if not head.trials_sealed:
         return tuple(limits)
-    limits += _skipped(analysis)
+    limits += _cautions(analysis, OF_VARIANTS)
     if analysis.quality is not None:
         return tuple(limits)
     limits.append(
@@ -440,23 +421,6 @@ def _limits(analysis: Analysis) -> tuple[str, ...]:
     return tuple(limits)
 
 
-def _skipped(analysis: Analysis) -> list[str]:
-    """A sentence per reason, with all variants that it holds for."""
-    told = []
-    for reason in by_reason(analysis.skipped):
-        verb = "was" if len(reason.head) == 1 else "were"
-        likewise = f" So were, likewise, {listed(reason.likewise)}." if reason.likewise else ""
-        told.append(f"{listed(reason.head)} {verb} skipped: {reason.text}.{likewise}")
-    return told
-
-
-def _fewest_replicates(analysis: Analysis) -> int | None:
-    counts = [
-        len(cell.replicates)
-        for comparison in analysis.comparisons
-        for row in comparison.rows
-        if row.metric == "output_throughput"
-        for cell in row.cells
-        if cell.replicates
-    ]
-    return min(counts, default=None)
+def _cautions(analysis: Analysis, codes: Sequence[str]) -> list[str]:
+    """The cautions of these codes, in the order of the codes."""
+    return [each.text for code in codes for each in analysis.cautions if each.code == code]

@@ -17,11 +17,10 @@ from harness.record import BenchRecord, TrialRecord
 from harness.report import trade_off
 from harness.report.charts import Chart, Pair
 from harness.report.parts import Grid, Section
-from harness.report.sentence import listed
 from harness.report.strategy_charts import place_of
 from harness.report.strategy_rows import blocks_text, pair_chart, throughput_text
 from harness.specs.eviction import SnapKvRule
-from harness.units import DASH, format_bytes, format_count, format_rate, format_ratio
+from harness.units import DASH, format_bytes, format_count, format_rate, format_ratio, listed
 
 _RULES = (
     "Sinks and window: the first S tokens stay, and the W most recent; blocks between them go "

@@ -12,7 +12,6 @@ from harness.analysis.results import Analysis, KvComparison, KvFigures
 from harness.record import BenchRecord, TrialRecord
 from harness.report.charts import Chart, Pair
 from harness.report.parts import Grid, Section
-from harness.report.sentence import listed
 from harness.report.strategy_charts import (
     Curve,
     Panel,
@@ -28,6 +27,7 @@ from harness.units import (
     format_duration,
     format_percent,
     format_ratio,
+    listed,
 )
 
 _HOLDS = (

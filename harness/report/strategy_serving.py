@@ -13,7 +13,6 @@ from harness.analysis.results import Analysis, Interval
 from harness.record import BenchRecord, TrialRecord
 from harness.report.charts import Ceiling, Chart, Pair
 from harness.report.parts import Grid, Section
-from harness.report.sentence import listed
 from harness.report.strategy_charts import (
     Bound,
     Curve,
@@ -36,6 +35,7 @@ from harness.units import (
     format_duration,
     format_percent,
     format_rate,
+    listed,
 )
 
 #: The chapter's own example (C6): three requests in reservations of 32K tokens.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.analysis.compare import analyse
 from harness.report.build import build_report
 from tests import records
 from tests.report.stored import store_run
@@ -178,3 +179,10 @@ def test_every_verdict_is_told_with_its_reason(page: Page) -> None:
 
 def test_the_page_of_an_ordinary_run_is_small(page: Page) -> None:
     assert len(page.source.encode()) < 5_000_000
+
+
+def test_what_the_opening_warns_of_is_not_said_again_before_the_figures(page: Page) -> None:
+    told = analyse(*records.bench()).cautions
+    assert {"cpu_profile", "quality_unmeasured"} <= {caution.code for caution in told}
+    for caution in told:
+        assert page.text.count(caution.text) == 1, caution.code
