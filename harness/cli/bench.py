@@ -25,7 +25,7 @@ from harness.cli.report import REPORTS_ROOT
 from harness.execute.adaptive import Until
 from harness.execute.estimate import estimate
 from harness.execute.local import run_scenario
-from harness.report.build import build_report, check_writable
+from harness.report.build import build_report_of, check_writable
 from harness.report.evidence import time_text
 from harness.report.terminal import print_result
 from harness.shell import own_program, shell_line
@@ -94,7 +94,7 @@ def _tell(folder: Path, reports: Path, *, as_json: bool, strict: bool) -> None:
     began = time.monotonic()
     record, trials = read_bench(folder)
     analysis = analyse(record, trials, read_quality(folder))
-    paths = build_report(folder, reports_root=reports)
+    paths = build_report_of(record, trials, analysis, run_dir=folder, reports_root=reports)
     report_s = time.monotonic() - began
     if as_json:
         figures = to_json(analysis)

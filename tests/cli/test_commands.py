@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -173,6 +174,26 @@ def test_bench_prints_figures_on_stdout_and_writes_the_report(
     assert "kvbench itself" in done.stderr
     again = kvbench("report", "demo", "--json", cwd=tmp_path, env=home())
     assert json.loads(again.stdout)["rows"] == figures["rows"]
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_a_bench_reads_each_trials_requests_once(
+    scenario: Path, tmp_path: Path, within: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large run must not be read and analysed once for the table and again for the page."""
+    reads: list[Path] = []
+    opened = Path.open
+
+    def noting(path: Path, mode: str = "r", *more: Any, **named: Any) -> Any:
+        if path.name == "requests.jsonl" and mode == "rb":
+            reads.append(path)
+        return opened(path, mode, *more, **named)
+
+    monkeypatch.setattr(Path, "open", noting)
+    places = ("--out", str(tmp_path / "results"), "--reports", str(tmp_path / "reports"))
+    code, _, told = within("bench", str(scenario), "--profile", "cpu", *places)
+    assert code == 0, told
+    assert len(reads) == len(set(reads)) == 2
 
 
 def home() -> dict[str, str]:
