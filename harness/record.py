@@ -10,6 +10,7 @@ The types are encoded as JSON by msgspec; a change that an old reader would misr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,6 +20,14 @@ SCHEMA_VERSION = 1
 
 Phase = Literal["warmup", "measured"]
 TrialStatus = Literal["started", "sealed", "failed", "skipped"]
+#: How a trial ended, in words; the last is for one that left no record.
+HOW_ENDED: Mapping[str, str] = {
+    "sealed": "measured",
+    "failed": "failed",
+    "skipped": "skipped",
+    "started": "not finished",
+    "never begun": "never begun",
+}
 
 
 @dataclass(frozen=True, slots=True)

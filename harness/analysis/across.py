@@ -38,14 +38,6 @@ _OF_ITS_OWN_RUN = frozenset(
         "kv_pool_unknown",
     }
 )
-#: How a trial may have ended, in words.
-HOW_ENDED: Mapping[str, str] = {
-    "sealed": "measured",
-    "failed": "failed",
-    "skipped": "skipped",
-    "started": "not finished",
-    "never begun": "never begun",
-}
 METHODS: Mapping[str, str] = {
     "baseline": "the first run; every ratio is that run's under another's, variant by variant and "
     "load by load",

@@ -25,11 +25,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.analysis.across import HOW_ENDED, Across, LoadAcross, Side
+from harness.analysis.across import Across, LoadAcross, Side
 from harness.analysis.results import Cell, TrialAnalysis, Verdict
 from harness.analysis.rows import METRICS, Metric
 from harness.analysis.stats import MIN_REPLICATES
 from harness.errors import InputError, did_you_mean
+from harness.record import HOW_ENDED
 from harness.units import Fraction, counted, format_change
 
 GateVerdict = Literal["pass", "fail", "inconclusive"]

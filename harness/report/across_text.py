@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import units
-from harness.analysis.across import HOW_ENDED, Across, LoadAcross, StoredRun
+from harness.analysis.across import Across, LoadAcross, StoredRun
 from harness.analysis.gate import Check, Gate
 from harness.analysis.results import Cell, Row
 from harness.analysis.rows import EXACT
 from harness.analysis.scoreboard import device_name
 from harness.analysis.unlike import Difference
+from harness.record import HOW_ENDED
 from harness.report import tables
 from harness.report.tables import TableText, Tone
 
@@ -202,10 +203,10 @@ def _run(run: StoredRun) -> RunText:
     servers = [record.run.server for record in run.records if record.run.server is not None]
     engines = dict.fromkeys(f"{s.engine} {s.engine_version or units.DASH}" for s in servers)
     counts = {
-        "measured": ended.trials_sealed,
+        "sealed": ended.trials_sealed,
         "failed": ended.trials_failed,
         "skipped": ended.trials_skipped,
-        "not finished": ended.trials_unfinished,
+        "started": ended.trials_unfinished,
     }
     commit = (environment.git_revision or units.DASH)[:_SHORT_COMMIT]
     return RunText(
@@ -218,7 +219,7 @@ def _run(run: StoredRun) -> RunText:
         engine=", ".join(engines) or units.DASH,
         commit=f"{commit} (dirty)" if environment.git_dirty else commit,
         started=environment.started_at or units.DASH,
-        trials=", ".join(f"{count} {how}" for how, count in counts.items() if count) or "none",
+        trials=", ".join(f"{n} {HOW_ENDED[how]}" for how, n in counts.items() if n) or "none",
     )
 
 

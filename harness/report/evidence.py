@@ -20,20 +20,13 @@ from harness import store, units
 from harness.analysis import latency
 from harness.analysis.results import Analysis, KvComparison, TrialAnalysis
 from harness.analysis.verdict import grouped
-from harness.record import ATTACHED, BenchRecord, Environment, ServerFacts, TrialRecord
+from harness.record import ATTACHED, HOW_ENDED, BenchRecord, Environment, ServerFacts, TrialRecord
 from harness.report import request_table
 from harness.report.request_table import RequestTable
 from harness.shell import shell_line
 from harness.units import Seconds
 
 MAX_LOG_LINES = 12
-
-STATUS_WORDS = {
-    "sealed": "measured",
-    "failed": "failed",
-    "skipped": "skipped",
-    "started": "not finished",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +297,7 @@ def _trial(
         variant=run.trial.variant,
         workload=trial.workload_label if trial else units.DASH,
         repeat=units.format_count(run.trial.repeat + 1),
-        status=STATUS_WORDS.get(run.status, run.status),
+        status=HOW_ENDED[run.status],
         reason=run.reason or "",
         counts=_counts(record),
         facts=_server_facts(server),

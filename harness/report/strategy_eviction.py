@@ -13,7 +13,7 @@ from harness.analysis.eviction import Evicting, Pressed, evictions, presses
 from harness.analysis.quality_results import Retrieval
 from harness.analysis.reasons import by_reason
 from harness.analysis.results import Analysis, TrialAnalysis
-from harness.record import BenchRecord, TrialRecord
+from harness.record import HOW_ENDED, BenchRecord, TrialRecord
 from harness.report import trade_off
 from harness.report.charts import Chart, Pair
 from harness.report.parts import Grid, Section
@@ -295,9 +295,6 @@ def _standing(analysis: Analysis, variant: str) -> str:
     return "broken: its gains don't count" if own.standing == "broken" else own.standing
 
 
-_STATES = {"sealed": "measured", "started": "not finished"}
-
-
 def _kvpress_grid(pressed: Sequence[Pressed]) -> Grid:
     return Grid(
         f"On transformers, by kvpress: what is left of a prefill of "
@@ -323,7 +320,7 @@ def _kvpress_grid(pressed: Sequence[Pressed]) -> Grid:
                 format_bytes(each.cache_bytes),
                 format_count(each.perplexity, 2),
                 format_ratio(each.perplexity_ratio),
-                _STATES.get(each.status, each.status),
+                HOW_ENDED[each.status],
             )
             for each in pressed
         ),
