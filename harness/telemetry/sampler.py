@@ -27,6 +27,8 @@ from harness.units import Fraction, Seconds
 DEFAULT_INTERVAL_S: Seconds = 0.15
 
 Sink = Callable[[Sample], None]
+#: Waits until the event is set or so many seconds are over; says whether it was set.
+Wait = Callable[[threading.Event, Seconds], bool]
 
 
 @dataclass(slots=True)
@@ -46,6 +48,7 @@ class Sampler:
 
     ``sink`` is called from the sampler's threads, one call at a time. Nothing that a source or
     the sink does comes out of the sampler as an exception; it is counted in ``problems``.
+    ``monotonic`` and ``wait`` are the time that readings are due on; tests give their own.
     """
 
     def __init__(
@@ -54,8 +57,12 @@ class Sampler:
         clock: Clock,
         sink: Sink,
         interval_s: Seconds = DEFAULT_INTERVAL_S,
+        monotonic: Callable[[], Seconds] = time.monotonic,
+        wait: Wait = threading.Event.wait,
     ) -> None:
         self.interval_s = interval_s
+        self._monotonic = monotonic
+        self._wait = wait
         self._clock = clock
         self._sink = sink
         self._sink_lock = threading.Lock()
@@ -116,15 +123,15 @@ class Sampler:
         )
 
     def _run(self, reader: _Reader) -> None:
-        started_s = time.monotonic()
+        started_s = self._monotonic()
         tick = 0
         while True:
             self._read(reader)
             reader.cpu_s = time.thread_time()
             reader.first_read.set()
-            tick = max(tick + 1, int((time.monotonic() - started_s) / self.interval_s) + 1)
+            tick = max(tick + 1, int((self._monotonic() - started_s) / self.interval_s) + 1)
             due_s = started_s + tick * self.interval_s
-            if self._stop.wait(due_s - time.monotonic()):
+            if self._wait(self._stop, due_s - self._monotonic()):
                 break
         self._read(reader)
         reader.cpu_s = time.thread_time()

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import pytest
 
@@ -37,6 +36,40 @@ class Slow(Steady):
     """The same under another name."""
 
 
+@dataclass
+class Stepped:
+    """Time that passes only where it is told to; at ``until_s`` it stands still.
+
+    It is the clock that samples are stamped by as well. ``over`` is set once the sampler waits for
+    a reading that is due after ``until_s``.
+    """
+
+    until_s: float = 0.0
+    t_s: float = 0.0
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def now(self) -> float:
+        return self.t_s
+
+    def pass_by(self, seconds: float) -> None:
+        self.t_s += seconds
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        if self.t_s + seconds > self.until_s:
+            self.over.set()
+            return stop.wait(60)
+        self.pass_by(max(0.0, seconds))
+        return stop.is_set()
+
+
+def sampled_times(source: Steady, interval_s: float, time: Stepped) -> list[float]:
+    """When the source was read until the time was over, without the last reading on leaving."""
+    seen: list[Sample] = []
+    with Sampler([source], time, seen.append, interval_s, time.now, time.wait):
+        assert time.over.wait(60)
+    return [sample.t_s for sample in seen[:-1]]
+
+
 def test_every_source_was_read_before_the_sampler_is_entered() -> None:
     slow, quick = Slow(act=lambda: time.sleep(0.2)), Steady()
     seen: list[Sample] = []
@@ -55,36 +88,39 @@ def test_leaving_takes_one_last_reading_of_every_source() -> None:
 
 
 def test_readings_keep_to_their_grid_and_do_not_drift() -> None:
-    busy = Steady(act=lambda: time.sleep(0.01))  # a drifting loop would take 60 ms per reading
-    seen: list[Sample] = []
-    with Sampler([busy], Clock(), seen.append, interval_s=0.05):
-        time.sleep(1.02)
-    times = [sample.t_s for sample in seen[:-1]]
-    # due at 0, 0.05 … 1.00; a machine under load may miss some but never gains any
-    assert 15 <= len(times) <= 21
-    offsets = [(t_s - times[0]) % 0.05 for t_s in times]
-    near = [offset for offset in offsets if min(offset, 0.05 - offset) < 0.015]
-    assert len(near) >= 0.8 * len(times)
+    time = Stepped(until_s=1.02)
+    # A loop that drifts would take 60 ms per reading.
+    busy = Steady(act=lambda: time.pass_by(0.01))
+    times = sampled_times(busy, 0.05, time)
+    assert times == pytest.approx([0.05 * number for number in range(21)])
 
 
 def test_a_reading_that_came_too_late_is_left_out_and_not_made_up_for() -> None:
+    time = Stepped(until_s=0.65)
     naps = iter([0.0, 0.32])
-    source = Steady(act=lambda: time.sleep(next(naps, 0.0)))
-    seen: list[Sample] = []
-    with Sampler([source], Clock(), seen.append, interval_s=0.1):
-        time.sleep(0.55)
-    gaps = [b.t_s - a.t_s for a, b in pairwise(seen[:-1])]
-    # due at 0, 0.1, [0.2, 0.3, 0.4 fall into the nap], 0.5: no two readings in quick succession
-    assert max(gaps) > 0.25
-    assert min(gaps) > 0.05
+    source = Steady(act=lambda: time.pass_by(next(naps, 0.0)))
+    # Due at 0, 0.1, [0.2, 0.3, 0.4 fall into the nap], 0.5, 0.6: no two in quick succession.
+    assert sampled_times(source, 0.1, time) == pytest.approx([0.0, 0.1, 0.5, 0.6])
 
 
 def test_a_slow_source_does_not_hold_up_the_others() -> None:
-    slow, quick = Slow(act=lambda: time.sleep(0.3)), Steady()
+    often = threading.Event()
+    slow, quick = Slow(), Steady()
+    held: list[bool] = []
+
+    def hang() -> None:
+        if slow.reads == 2:
+            held.append(often.wait(60))
+
+    def count() -> None:
+        if quick.reads == 15:
+            often.set()
+
+    slow.act, quick.act = hang, count
     with Sampler([slow, quick], Clock(), lambda _: None, interval_s=0.02):
-        time.sleep(0.6)
-    assert slow.reads <= 5
-    assert quick.reads >= 15
+        assert often.wait(60)
+    # Its second reading ended only when the other source had been read fifteen times.
+    assert held == [True]
 
 
 def test_a_source_that_raises_costs_its_samples_and_nothing_else() -> None:
@@ -150,16 +186,15 @@ def test_the_cpu_share_is_that_of_the_samplers_own_threads() -> None:
         while time.thread_time() < until:
             pass
 
-    clock = Clock()
+    clock = Stepped()
     with Sampler([Steady(act=burn)], clock, lambda _: None, interval_s=60) as sampler:
-        time.sleep(0.4)
         until = time.thread_time() + 0.1
         while time.thread_time() < until:  # ours, which must not be counted
             pass
-    wall_s = clock.now()
+        clock.pass_by(0.4)
     assert sampler.cpu_share is not None
-    # two readings of 50 ms
-    assert sampler.cpu_share * wall_s == pytest.approx(0.1, rel=0.2)
+    # Two readings of 50 ms in 0.4 s.
+    assert sampler.cpu_share == pytest.approx(0.1 / 0.4, rel=0.2)
 
 
 def test_before_it_is_entered_the_share_is_unknown() -> None:
@@ -167,16 +202,20 @@ def test_before_it_is_entered_the_share_is_unknown() -> None:
 
 
 def test_the_default_rate_is_better_than_five_a_second() -> None:
-    source = Steady()
-    with Sampler([source], Clock(), lambda _: None) as sampler:
-        time.sleep(1.0)
+    source, time = Steady(), Stepped(until_s=1.0)
+    with Sampler([source], time, lambda _: None, monotonic=time.now, wait=time.wait) as sampler:
+        assert time.over.wait(60)
     assert sampler.interval_s == DEFAULT_INTERVAL_S < 0.2
     assert sampler.readings == {"Steady": source.reads}
-    assert source.reads >= 6
+    # At 0, 0.15 … 0.90 s, and once more on leaving.
+    assert source.reads == 8
+
+
+def own_threads() -> int:
+    return sum(thread.name.startswith("sampler-") for thread in threading.enumerate())
 
 
 def test_the_threads_are_gone_afterwards() -> None:
-    before = threading.active_count()
     with Sampler([Steady(), Steady()], Clock(), lambda _: None):
-        assert threading.active_count() == before + 2
-    assert threading.active_count() == before
+        assert own_threads() == 2
+    assert own_threads() == 0
