@@ -24,6 +24,8 @@ MIB = 2**20
 # A process that touches 64 MiB (every byte written), and a parent that does nothing but hold it.
 CHILD = f"held = b'x' * {64 * MIB}; print('ready', flush=True); import sys; sys.stdin.read()"
 PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD!r}])"
+# One that begins such a child when it is told to.
+TOLD = f"print('ready', flush=True); import sys; sys.stdin.readline(); {PARENT}"
 
 
 @contextmanager
@@ -103,11 +105,16 @@ def test_a_zombie_holds_nothing() -> None:
 
 
 def test_a_new_child_is_seen_at_the_next_walk() -> None:
-    source = ProcessSource(os.getpid())
-    before = source.read(0.0)[0].processes
-    with _running(CHILD):
-        assert source.read(TREE_REFRESH_S - 0.1)[0].processes == before
-        assert source.read(TREE_REFRESH_S)[0].processes == before + 1
+    with _running(TOLD) as parent:
+        source = ProcessSource(parent.pid)
+        assert source.read(0.0)[0].processes == 1
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        parent.stdin.write("begin\n")
+        parent.stdin.flush()
+        assert parent.stdout.readline() == "ready\n"
+        assert source.read(TREE_REFRESH_S - 0.1)[0].processes == 1
+        assert source.read(TREE_REFRESH_S)[0].processes == 2
 
 
 WORKER = "import sys, time; held = bytearray(64 << 20); print('ready', flush=True); time.sleep(60)"
