@@ -16,32 +16,32 @@ from tests.standin.process import standin_server
 FALSE_HERE = ("NO GPU", "CPU profile", "this machine's processor", "no GPU", "taken without a GPU")
 
 
-@pytest.fixture
-def run(tmp_path: Path, standin: Any) -> tuple[Path, str, str]:
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, standin: Any) -> tuple[Path, str, str]:
     """A stored attached run, what the bench printed on stdout, and on stderr."""
-    model = tmp_path / "a-model-of-the-file"
+    place = tmp_path_factory.mktemp("attached")
+    model = place / "a-model-of-the-file"
     model.mkdir()
     (model / "config.json").write_text(CONFIG)
-    (tmp_path / "demo.yaml").write_text(SCENARIO.format(model=model))
-    done = kvbench("bench", "demo.yaml", "--url", standin.url(), cwd=tmp_path)
+    (place / "demo.yaml").write_text(SCENARIO.format(model=model))
+    done = kvbench("bench", "demo.yaml", "--url", standin.url(), cwd=place)
     assert done.returncode == 0, done.stderr
-    folder = next(tmp_path.glob("results/demo/*"))
+    folder = next(place.glob("results/demo/*"))
     return folder, done.stdout, done.stderr
 
 
-def test_banner_table_page_and_comparison_say_attached(
-    run: tuple[Path, str, str], tmp_path: Path
-) -> None:
+def test_banner_table_page_and_comparison_say_attached(run: tuple[Path, str, str]) -> None:
     folder, table, banner = run
+    place = folder.parents[2]
     assert "attached: http://127.0.0.1" in banner
     # Nothing is launched, so nothing is called a launch.
     assert "1 trial on a server that is running already" in banner
     assert "round on the running server 1/1: variant attached" in banner
     assert "launch" not in banner.partition("trial 1/1")[0].replace("launches nothing", "")
     assert "ATTACHED  demo" in table
-    compared = kvbench("compare", str(folder), str(folder), cwd=tmp_path)
+    compared = kvbench("compare", str(folder), str(folder), cwd=place)
     assert compared.returncode == 0, compared.stderr
-    pages = [path.read_text() for path in tmp_path.glob("reports/**/*.html")]
+    pages = [path.read_text() for path in place.glob("reports/**/*.html")]
     assert len(pages) >= 2
     for text in (banner, table, compared.stdout, *pages):
         assert [words for words in FALSE_HERE if words in text.replace("&#39;", "'")] == []

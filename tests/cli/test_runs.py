@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,23 @@ from tests.execute.test_local import CONFIG, SCENARIO
 NOWHERE = "http://127.0.0.1:9/v1"
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def benched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a scenario, and one run of it against a server that is not there."""
-    model = tmp_path / "model"
+    folder = tmp_path_factory.mktemp("nothing")
+    model = folder / "model"
     model.mkdir()
     (model / "config.json").write_text(CONFIG)
-    (tmp_path / "demo.yaml").write_text(SCENARIO.format(model=model))
-    done = kvbench("bench", "demo.yaml", "--url", NOWHERE, cwd=tmp_path)
+    (folder / "demo.yaml").write_text(SCENARIO.format(model=model))
+    done = kvbench("bench", "demo.yaml", "--url", NOWHERE, cwd=folder)
     assert done.returncode == 1
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def place(benched: Path, tmp_path: Path) -> Path:
+    """A copy of that folder, for one test alone."""
+    return shutil.copytree(benched, tmp_path / "place")
 
 
 def test_a_report_of_nothing_is_no_success(place: Path) -> None:
