@@ -17,6 +17,7 @@ FLOORS = {
     "clock": 0,
     "shell": 0,
     "overlay": 0,
+    "characters": 0,
     "data": 0,
     "scenario": 1,
     "specs": 1,
@@ -43,6 +44,25 @@ PLUGIN = HARNESS / "engines" / "eviction"
 HEAVY = {"torch", "vllm", "transformers", "openai", "pandas", "matplotlib", "pynvml", "httpx"}
 #: Modules that must not open anything: values in, values out.
 PURE = ("theory", "workload", "analysis")
+#: Modules of ``analysis`` that put a prediction beside a measurement.
+BESIDE_THEORY = {"bounds", "compare", "eviction", "prefix", "scaling", "stated", "waste"}
+#: Modules that make figures of records, and so must not reach a prediction by any way.
+MEASURING = (
+    "agreement",
+    "breakeven",
+    "granted",
+    "judging",
+    "latency",
+    "metrics",
+    "occupancy",
+    "offload",
+    "phases",
+    "request_blocks",
+    "retrieval",
+    "series",
+    "stats",
+    "steady",
+)
 DOORS = {"socket", "subprocess", "http", "urllib", "httpx", "openai", "psutil", "pynvml", "aiohttp"}
 
 
@@ -139,12 +159,36 @@ def test_pure_rooms_open_no_door(path: Path) -> None:
     assert not [name for name, _ in names if name.split(".")[0] in DOORS]
 
 
-def test_theory_and_metrics_meet_only_in_compare() -> None:
+def test_theory_sees_no_measurement() -> None:
     for path in (HARNESS / "theory").rglob("*.py"):
         names = [name for name, _ in imports(ast.parse(path.read_text(encoding="utf-8")))]
-        assert not [name for name in names if name.startswith("harness.analysis")]
-    metrics = ast.parse((HARNESS / "analysis" / "metrics.py").read_text(encoding="utf-8"))
-    assert not [name for name, _ in imports(metrics) if name.startswith("harness.theory")]
+        assert not [
+            name for name in names if name.startswith(("harness.analysis", "harness.record"))
+        ]
+
+
+def analysis_imports() -> dict[str, set[str]]:
+    """What each module of ``analysis`` imports of ``theory`` and of its own room."""
+    found = {}
+    for path in (HARNESS / "analysis").glob("*.py"):
+        names = [name for name, _ in imports(ast.parse(path.read_text(encoding="utf-8")))]
+        rooms = [name.split(".")[1:3] for name in names if name.startswith("harness.")]
+        own = {module[1] for module in rooms if module[0] == "analysis" and len(module) > 1}
+        found[path.stem] = own | ({"theory"} if ["theory"] in [r[:1] for r in rooms] else set())
+    return found
+
+
+def test_predictions_stand_beside_measurements_in_few_places() -> None:
+    assert {name for name, own in analysis_imports().items() if "theory" in own} == BESIDE_THEORY
+
+
+@pytest.mark.parametrize("module", MEASURING)
+def test_a_measured_figure_can_not_lean_on_a_prediction(module: str) -> None:
+    known, reached, ahead = analysis_imports(), set(), {module}
+    while ahead:
+        reached |= ahead
+        ahead = {name for each in ahead for name in known.get(each, ())} - reached
+    assert "theory" not in reached
 
 
 def test_yaml_is_read_in_one_place() -> None:

@@ -11,6 +11,8 @@
 - ``compare.analyse(bench, trials) -> Analysis``: all of it, joined with theory;
   ``compare.to_json(analysis) -> dict``: the same in plain JSON values.
 
-The result types are in ``results``. ``metrics`` and ``theory`` never import each other; they
-meet in ``compare``.
+The result types are in ``results``. ``theory`` sees no record and no figure made of one, and what
+makes figures of records (``metrics``, ``occupancy``, ``request_blocks``) reaches no ``theory``, so
+neither can lean on the other. They meet in ``compare`` and, strategy by strategy, in ``bounds``,
+``eviction``, ``prefix``, ``scaling``, ``waste`` and ``stated``; ``tests/test_floors.py`` holds it.
 """

@@ -18,6 +18,7 @@ from statistics import median
 
 from harness.analysis.results import Analysis, TrialAnalysis
 from harness.analysis.sweep import MIN_LEVELS, sweep_key
+from harness.specs.pool import usable_blocks
 from harness.units import Seconds, Tokens
 
 
@@ -102,8 +103,7 @@ def _cliff(trials: Sequence[TrialAnalysis]) -> Cliff | None:
     shaped = any(first.workload.get(k) for k in ("length_mix", "shared_prefix_tokens", "turns"))
     levels = sorted({int(trial.workload["concurrency"]) for trial in trials})
     each = first.theory.blocks_per_request if first.theory is not None else None
-    # One block is the null block, which holds nothing.
-    usable = (first.granted.num_blocks or 0) - 1
+    usable = usable_blocks(first.granted.num_blocks or 0)
     if shaped or len(levels) < MIN_LEVELS or each is None or usable < 1:
         return None
     return Cliff(

@@ -1,11 +1,10 @@
 """Where measurement meets theory: a run's records → everything that is said about it.
 
 Method: each trial is summarised and judged by itself, then held against a prediction from its
-model's config, its flags and the bytes of its pool; trials of one workload become rows. This is
-the only module that sees both ``theory`` and ``metrics``, so that no prediction can lean on a
-measurement; what it takes from the engine is the byte budget, never blocks or tokens. Trials that
-failed, were skipped or never ended pass through as such and enter no comparison. Not covered:
-wording and pictures (``report``); answer quality is joined from ``quality``.
+model's config, its flags and the bytes of its pool; trials of one workload become rows. What a
+prediction takes from the engine is the byte budget, never blocks or tokens. Trials that failed,
+were skipped or never ended pass through as such and enter no comparison. Not covered: wording and
+pictures (``report``); answer quality is joined from ``quality``.
 """
 
 from __future__ import annotations
@@ -44,7 +43,9 @@ from harness.errors import InputError, ModelConfigError
 from harness.record import BenchRecord, QualityRecords, Run, TrialRecord
 from harness.scenario.schema import shape_label, workload_label
 from harness.specs.model import ModelSpec, model_spec
+from harness.specs.pool import usable_blocks
 from harness.theory.capacity import KvCapacity, predict_capacity, settings_from_flags
+from harness.theory.prefix import requests_held
 from harness.theory.settings import EngineSettings, with_default_step
 from harness.theory.weights import WeightFootprint, repacked_bytes, weight_footprint
 from harness.units import Tokens
@@ -322,9 +323,8 @@ def _requests_held(capacity: KvCapacity, workload: Mapping[str, Any], length: To
         return None
     if capacity.num_blocks is None:
         return min(slots, prompts)
-    # One block is the null block, which holds nothing.
-    fitting = (capacity.num_blocks - 1) // capacity.blocks_per_request(length)
-    return min(slots, prompts, max(fitting, 1))
+    usable = usable_blocks(capacity.num_blocks)
+    return requests_held(min(slots, prompts), usable, capacity.blocks_per_request(length))
 
 
 def _held(

@@ -2,9 +2,9 @@
 
 Method: the rule is read from the environment that the server was started with. A request's blocks
 are told twice, at its worst moment and while it decodes, predicted from the rule and measured as
-the largest number per running request: over all samples of the load (``window``), and over those
-at which every running request had shown its second token: the step of the first one still holds
-the whole prompt where a rule cuts it afterwards. Perplexity is of the quality prompts'
+the largest number per running request (``request_blocks``): over all readings of the load, and over
+those at which every running request had shown its second token: the step of the first one still
+holds the whole prompt where a rule cuts it afterwards. Perplexity is of the quality prompts'
 last quarter, teacher-forced, the same tokens at the same places for every variant: servers that
 evict as they go have long left the budget there, and where a prompt is cut once it is computed
 that part of it is decoded behind the cut.
@@ -22,8 +22,8 @@ from statistics import fmean
 
 from harness.analysis.latency import known
 from harness.analysis.quality_results import Agreement, QualityAnalysis
+from harness.analysis.request_blocks import blocks_per_running_request
 from harness.analysis.results import TrialAnalysis
-from harness.analysis.window import blocks_per_running_request
 from harness.errors import KvbenchError
 from harness.record import EngineSample, TrialRecord
 from harness.specs.eviction import AnyRule, rule_from_env
@@ -62,11 +62,6 @@ class Evicting:
         if self.measured_blocks is None:
             return None
         return self.measured_blocks <= self.predicted_blocks
-
-    @property
-    def decoding_bytes(self) -> float | None:
-        """Bytes of the blocks that a decoding request was seen to hold."""
-        return None if self.measured_decoding is None else self.measured_decoding * self.block_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +134,11 @@ def _evicting(
 
 
 def measured_decoding(record: TrialRecord, blocks: int) -> float | None:
-    """The largest share of the pool per running request where all of them were decoding.
+    """The most blocks per running request while all of them were decoding; None if never seen.
 
-    Only samples count whose neighbours show as many requests running, each of which had its second
-    chunk behind it at the neighbour before; None where there are none. The first chunk will not
+    Each must have had its second chunk behind it at the reading before. The first chunk will not
     do: it comes from the prompt's own step, and the gauge shows that step until the next one ends.
     """
-    samples = record.engine_samples
     times = [request.chunk_times_s for request in record.requests]
     second = known(each[1] for each in times if len(each) > 1)
     last = known(each[-1] for each in times if len(each) > 1)
@@ -154,15 +147,7 @@ def measured_decoding(record: TrialRecord, blocks: int) -> float | None:
         decoding = (second <= before.t_s) & (last >= after.t_s)
         return int(decoding.sum()) == after.requests_running
 
-    seen = [
-        round(sample.kv_cache_usage * (blocks - 1)) / sample.requests_running
-        for before, sample, after in zip(samples, samples[1:], samples[2:], strict=False)
-        if sample.kv_cache_usage is not None
-        and sample.requests_running
-        and before.requests_running == sample.requests_running == after.requests_running
-        and all_decode(before, after)
-    ]
-    return max(seen, default=None)
+    return blocks_per_running_request(record, blocks, where=all_decode)
 
 
 def _cost(

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from harness.analysis.results import Analysis, Occupancy, TrialAnalysis
 from harness.analysis.stats import least_squares
+from harness.specs.pool import blocks_in_use
 from harness.units import Bytes, Fraction, Tokens
 
 #: Fewer contexts than these make no line.
@@ -101,9 +102,9 @@ def _point(trial: TrialAnalysis, seen: Occupancy | None) -> GrowthPoint | None:
     summary, theory, granted = trial.summary, trial.theory, trial.granted
     if summary is None or theory is None or theory.kv_bytes_in_use is None:
         return None
-    share, blocks, size = summary.kv_usage_peak, granted.num_blocks, granted.block_size
+    held, size = blocks_in_use(summary.kv_usage_peak, granted.num_blocks), granted.block_size
     rate, each = theory.kv.kv_bytes_per_token, theory.kv_bytes_per_request
-    if share is None or not blocks or not size or not rate or not each:
+    if held is None or not size or not rate or not each:
         return None
     device = [p.device_bytes for p in seen.points if p.device_bytes is not None] if seen else []
     return GrowthPoint(
@@ -111,8 +112,7 @@ def _point(trial: TrialAnalysis, seen: Occupancy | None) -> GrowthPoint | None:
         output_tokens=int(trial.workload["output_tokens"]),
         requests=round(theory.kv_bytes_in_use / each),
         predicted_bytes=theory.kv_bytes_in_use,
-        # A whole number of blocks, told as a share of those that can be used.
-        measured_bytes=round(share * (blocks - 1)) * size * rate,
+        measured_bytes=held * size * rate,
         block_bytes=size * rate,
         device_low_bytes=min(device, default=None),
         device_high_bytes=max(device, default=None),

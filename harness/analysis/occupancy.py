@@ -24,6 +24,7 @@ from harness.analysis.latency import Values, chunk_times
 from harness.analysis.results import Occupancy, OccupancyPoint
 from harness.analysis.series import Series, series
 from harness.record import GrantedKv, RequestRecord, TrialRecord
+from harness.specs.pool import blocks_in_use, usable_blocks
 from harness.units import Bytes, Fraction, Tokens
 
 #: Device memory that moves by less than this share of itself during the load is called flat.
@@ -34,7 +35,7 @@ def usable_tokens(granted: GrantedKv) -> Tokens | None:
     """Slots of the pool that requests can use: all blocks but the null block, × block size."""
     if granted.num_gpu_blocks is None or granted.block_size is None:
         return None
-    return max(granted.num_gpu_blocks - 1, 0) * granted.block_size
+    return usable_blocks(granted.num_gpu_blocks) * granted.block_size
 
 
 def occupancy(trial: TrialRecord, *, kv_bytes_per_token: float | None = None) -> Occupancy | None:
@@ -47,8 +48,7 @@ def occupancy(trial: TrialRecord, *, kv_bytes_per_token: float | None = None) ->
     if not times.size:
         return None
     stored, unseen = _tokens_in_flight(trial.requests, times)
-    pool = usable_tokens(trial.run.server.granted) if trial.run.server is not None else None
-    gauge = _gauge(usage, times, pool)
+    gauge = _gauge(usage, times, trial.run.server.granted if trial.run.server else GrantedKv())
     device = _device(trial)
     points = tuple(
         OccupancyPoint(
@@ -69,10 +69,12 @@ def _times(tokens: float | None, kv_bytes_per_token: float | None) -> float | No
     return None if tokens is None or kv_bytes_per_token is None else tokens * kv_bytes_per_token
 
 
-def _gauge(usage: Series, times: Values, pool: Tokens | None) -> list[float | None]:
+def _gauge(usage: Series, times: Values, granted: GrantedKv) -> list[Tokens | None]:
+    """Slots of the blocks in use at each time."""
     by_time = dict(zip(usage.t_s.tolist(), usage.values.tolist(), strict=True))
-    shares = [by_time.get(float(t)) for t in times]
-    return [None if share is None or pool is None else share * pool for share in shares]
+    held = (blocks_in_use(by_time.get(float(t)), granted.num_gpu_blocks) for t in times)
+    size = granted.block_size
+    return [None if count is None or size is None else count * size for count in held]
 
 
 def _tokens_in_flight(requests: Sequence[RequestRecord], times: Values) -> tuple[Values, Values]:

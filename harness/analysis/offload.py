@@ -4,11 +4,9 @@ Method: the requests of a workload with ``turns`` are told apart by the length o
 Per turn: TTFT and the share of the prompt that was found stored (by each request's own count,
 where the server gives it), over all sealed trials of a variant.
 
-Theory: n tokens are recomputed in n / (prefill tokens/s) and fetched in n · (bytes per token) /
-(link bytes/s). Fetching wins when the link carries more bytes per second than prefill would make:
-link > bytes per token × prefill tokens/s, whatever n is. The prefill rate is that of the first
-turns, which find nothing. The link's effective rate is worked out from what a fetching variant
-saves: the fetched bytes over the TTFT that is left beyond computing the rest.
+The prefill rate is that of the first turns, which find nothing. The link's effective rate is
+worked out from what a fetching variant saves: the fetched bytes over the TTFT that is left beyond
+computing the rest. What a link must carry is ``theory.offload``.
 
 Not covered: fetching that overlaps with computing, and fixed costs per transfer: both move the
 effective rate away from the link's own.
@@ -107,16 +105,6 @@ def _fetched(records: Sequence[TrialRecord]) -> float | None:
     )
 
 
-def recompute_s(tokens: Tokens, prefill_tokens_per_s: float) -> Seconds:
-    """Seconds to compute the keys and values of so many tokens anew."""
-    return tokens / prefill_tokens_per_s
-
-
-def fetch_s(tokens: Tokens, bytes_per_token: float, link_bytes_per_s: float) -> Seconds:
-    """Seconds to move their keys and values over the host link."""
-    return tokens * bytes_per_token / link_bytes_per_s
-
-
 def effective_link(found: Returning, bytes_per_token: float) -> float | None:
     """Bytes/s at which a variant's last turns were fetched from host memory, as they saw it.
 
@@ -136,11 +124,6 @@ def effective_link(found: Returning, bytes_per_token: float) -> float | None:
     if last.ttft_p50_s is None or not stored[-1]:
         return None
     each = stored[-1] / last.requests
-    left_s = last.ttft_p50_s - recompute_s(last.prompt_tokens, rate) + recompute_s(1, rate) * each
+    left_s = last.ttft_p50_s - (last.prompt_tokens - each) / rate
     share = min(fetched / sum(stored), 1.0)
     return share * each * bytes_per_token / left_s if left_s > 0 else None
-
-
-def break_even_link(bytes_per_token: float, prefill_tokens_per_s: float) -> float:
-    """Bytes/s that a host link must carry so that fetching is no slower than computing anew."""
-    return bytes_per_token * prefill_tokens_per_s

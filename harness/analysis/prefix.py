@@ -1,10 +1,7 @@
-"""Is a shared prefix stored once? Blocks in use, hit tokens, and the copy-free floor.
+"""Is a shared prefix stored once? Blocks in use and hit tokens, beside the prediction.
 
-Method: only whole blocks can be shared, so a prefix of P tokens has floor(P / block) of them and
-the rest of it is stored by every request. Without sharing n requests in flight hold n times their
-own blocks; with it they hold the shared blocks once and n times the others. The engine's gauge at
-its peak × its blocks is a whole number to be held against that. A prefix shorter than a block
-shares nothing: the copy-free floor.
+Method: ``theory.prefix`` says how many blocks the requests in flight hold with and without
+sharing; the engine's gauge at its peak × its blocks is a whole number to be held against that.
 
 Hits: the warm-ups carry the prefix too, so that every measured request finds it; without a
 warm-up the first one would compute it. A prompt's last token is always computed. Not covered:
@@ -21,6 +18,8 @@ from harness.analysis.metrics import measured, phase
 from harness.analysis.results import TrialAnalysis
 from harness.analysis.series import series, total
 from harness.record import TrialRecord
+from harness.specs.pool import blocks_in_use, usable_blocks
+from harness.theory.prefix import blocks_held, hit_tokens, requests_held, shared_blocks
 from harness.units import Tokens
 
 
@@ -75,9 +74,9 @@ def _sharing(trial: TrialAnalysis, record: TrialRecord) -> Sharing | None:
     load = trial.workload
     caching = _caches(record)
     prefix, length = load["shared_prefix_tokens"], load["context_tokens"] + load["output_tokens"]
-    common = prefix // size if caching else 0
+    common = shared_blocks(prefix, size) if caching else 0
     each = -(-length // size)
-    held = requests_held(load, blocks - 1, common, each)
+    held = requests_held(_sent(load), usable_blocks(blocks), each, common)
     warm = load["num_prompts"] if load["warmup_requests"] else load["num_prompts"] - 1
     return Sharing(
         variant=trial.variant,
@@ -90,17 +89,16 @@ def _sharing(trial: TrialAnalysis, record: TrialRecord) -> Sharing | None:
         shared_blocks=common,
         blocks_per_request=each,
         requests=held,
-        predicted_blocks=common + held * (each - common),
-        measured_blocks=None if share is None else round(share * (blocks - 1)),
-        predicted_hit_tokens=warm * common * size,
+        predicted_blocks=blocks_held(held, each, common),
+        measured_blocks=blocks_in_use(share, blocks),
+        predicted_hit_tokens=hit_tokens(warm, common, size),
         measured_hit_tokens=_hits(record),
     )
 
 
-def requests_held(load: Mapping[str, Any], usable_blocks: int, common: int, each: int) -> int:
-    """Requests in flight at once: those that the closed loop sends, as far as they fit."""
-    sent = int(min(load.get("concurrency") or load["num_prompts"], load["num_prompts"]))
-    return min(sent, max((usable_blocks - common) // (each - common), 1))
+def _sent(load: Mapping[str, Any]) -> int:
+    """The most requests that the load has on their way at once."""
+    return int(min(load.get("concurrency") or load["num_prompts"], load["num_prompts"]))
 
 
 def _caches(record: TrialRecord) -> bool:

@@ -29,6 +29,7 @@ from harness.analysis.results import (
 )
 from harness.analysis.stats import centre, effect, effect_of_counts, noise_floor, ratio_interval
 from harness.analysis.verdict import touches, worst
+from harness.specs.pool import blocks_in_use
 
 #: Verdicts on what a load showed: the pool that was granted is none of that.
 _NOT_OF_THE_POOL = ("nothing_completed", "profiles_differ")
@@ -92,10 +93,10 @@ def _of_pool(name: str) -> tuple[Value, Value]:
 
 
 def _kv_tokens_in_use(trial: TrialAnalysis) -> float | None:
-    """Slots of the blocks in use at the peak: the gauge × all blocks but the null block."""
+    """Slots of the blocks in use at the peak."""
     share = trial.summary.kv_usage_peak if trial.summary is not None else None
-    blocks, size = trial.granted.num_blocks, trial.granted.block_size
-    return None if share is None or not blocks or not size else share * (blocks - 1) * size
+    held, size = blocks_in_use(share, trial.granted.num_blocks), trial.granted.block_size
+    return None if held is None or not size else held * size
 
 
 def _kv_bytes_in_use(trial: TrialAnalysis) -> float | None:

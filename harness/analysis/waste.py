@@ -7,9 +7,8 @@ blocks. Waste is what is held and not stored, as a share of what is held and of 
 time-weighted means over the measured phase. What a request has stored is known from its first
 chunk on, so one in prefill counts as running and empty; on short prompts that is a small part.
 
-The prediction needs no run: a request holds its prompt and, on average over its decode, half its
-output, for a time proportional to its output. Not covered: the time in which a prompt is
-computed, and reservations that grow in steps.
+The prediction stands beside it, from the planned lengths alone (``theory.reservation``). Not
+covered: the time in which a prompt is computed, and reservations that grow in steps.
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.analysis.metrics import phase
+from harness.analysis.metrics import measured, phase
 from harness.analysis.occupancy import usable_tokens
 from harness.analysis.results import Analysis, TrialAnalysis
 from harness.analysis.series import Series, series
-from harness.record import RequestRecord, TrialRecord
+from harness.record import TrialRecord
+from harness.theory.reservation import stored_on_average
 from harness.units import Fraction, Tokens
 
 
@@ -89,6 +89,7 @@ def _waste(trial: TrialAnalysis, record: TrialRecord, analysis: Analysis) -> Was
     held = blocks if not whole else None if mean is None else mean * longest
     if stored is None or not held or mean is None or peak is None:
         return None
+    planned = [(r.prompt_tokens_planned, r.output_tokens_planned) for r in measured(record)]
     return Waste(
         variant=trial.variant,
         stamp=trial.stamp,
@@ -100,22 +101,5 @@ def _waste(trial: TrialAnalysis, record: TrialRecord, analysis: Analysis) -> Was
         held_tokens=held,
         pool_tokens=pool,
         max_model_len=longest,
-        stored_predicted_tokens=stored_by_plan(record.requests),
+        stored_predicted_tokens=stored_on_average(planned),
     )
-
-
-def stored_by_plan(requests: Sequence[RequestRecord]) -> float:
-    """Tokens that a request in flight stores on average, by its planned lengths."""
-    own = [request for request in requests if request.phase == "measured"]
-    weight = sum(request.output_tokens_planned for request in own)
-    held = sum(
-        request.output_tokens_planned
-        * (request.prompt_tokens_planned + request.output_tokens_planned / 2)
-        for request in own
-    )
-    return held / weight if weight else 0.0
-
-
-def unused_share(lengths: Sequence[Tokens], reserved_each: Tokens) -> Fraction:
-    """Share of equal reservations that requests of these lengths leave empty (the chapter's C6)."""
-    return 1.0 - sum(lengths) / (reserved_each * len(lengths))

@@ -3,9 +3,7 @@
 Method: by theory a request of a windowed layer holds at its worst moment the window and the
 tokens of the steps in flight, in whole blocks and one more, however long it is
 (``theory.kv.blocks_of_request``). Measured is the largest number of blocks per running request
-over the samples of the load: the gauge × the blocks, over the running requests. A sample in which
-fewer requests run than hold blocks (one was just admitted) would make that too large, so only
-samples at which as many ran at the readings before and after count.
+over the readings of the load (``request_blocks``).
 
 Not covered: what is lost beyond the window, which is a question of quality; models that mix
 windowed and full layers, whose blocks are of both kinds.
@@ -16,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.analysis.metrics import phase
+from harness.analysis.request_blocks import blocks_per_running_request
 from harness.analysis.results import TrialAnalysis
-from harness.record import EngineSample, TrialRecord
+from harness.record import TrialRecord
 from harness.units import Bytes, Tokens
 
 
@@ -73,23 +71,3 @@ def _capped(trial: TrialAnalysis, record: TrialRecord) -> Capped | None:
         predicted_blocks=theory.blocks_per_request,
         measured_blocks=blocks_per_running_request(record, trial.granted.num_blocks),
     )
-
-
-def blocks_per_running_request(record: TrialRecord, blocks: int) -> float | None:
-    """The largest share of the pool's blocks that one running request held, where that is clear."""
-    span = phase(record.run)
-    if span is None:
-        return None
-    samples = [s for s in record.engine_samples if span[0] <= s.t_s <= span[1]]
-    steady = [
-        sample
-        for before, sample, after in zip(samples, samples[1:], samples[2:], strict=False)
-        if before.requests_running == sample.requests_running == after.requests_running
-    ]
-    return max((each for sample in steady for each in _each(sample, blocks)), default=None)
-
-
-def _each(sample: EngineSample, blocks: int) -> tuple[float, ...]:
-    if sample.kv_cache_usage is None or not sample.requests_running:
-        return ()
-    return (round(sample.kv_cache_usage * (blocks - 1)) / sample.requests_running,)

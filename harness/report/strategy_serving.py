@@ -26,6 +26,8 @@ from harness.report.strategy_charts import (
 from harness.report.strategy_rows import pair_chart
 from harness.report.sweeps import ceiling
 from harness.report.tables import ratio_text
+from harness.theory.offload import break_even_link, recompute_s
+from harness.theory.reservation import unused_share
 from harness.units import (
     DASH,
     Tokens,
@@ -91,7 +93,7 @@ def waste_section(
 
 
 def _waste_theory(each: waste.Waste) -> str:
-    example = waste.unused_share(_CHAPTER_LENGTHS, _CHAPTER_RESERVED)
+    example = unused_share(_CHAPTER_LENGTHS, _CHAPTER_RESERVED)
     predicted = format_percent(each.of_held_predicted)
     return (
         f"The chapter's three requests leave {format_percent(example)} of their reservations "
@@ -328,7 +330,7 @@ def _link_texts(found: Sequence[offload.Returning], rate: float | None) -> Itera
         link = offload.effective_link(each, rate) if each.offloads and rate is not None else None
         if link is None or rate is None or each.prefill_tokens_per_s is None:
             continue
-        needed = offload.break_even_link(rate, each.prefill_tokens_per_s)
+        needed = break_even_link(rate, each.prefill_tokens_per_s)
         verdict = "so fetching beats computing" if link > needed else "so computing is faster"
         yield (
             f"What {each.variant}'s last turns waited beyond computing the rest of their prompts "
@@ -375,13 +377,13 @@ def _offload_theory(
     )
     if rate is None or prefill is None:
         return text
-    needed = offload.break_even_link(rate, prefill)
+    needed = break_even_link(rate, prefill)
     longest = found[0].turns[-1].prompt_tokens
     return (
         f"{text} Here: {format_count(rate)} bytes × {format_rate(prefill, 'tokens/s', 0)} (the "
         f"first turns) = {format_bandwidth(needed)}. A prompt of {format_count(longest)} tokens is "
         f"{format_bytes(longest * rate)} to fetch, or "
-        f"{format_duration(offload.recompute_s(longest, prefill))} of computing."
+        f"{format_duration(recompute_s(longest, prefill))} of computing."
     )
 
 

@@ -23,8 +23,10 @@ from harness.errors import InputError
 from harness.specs.eviction import EvictionRule
 from harness.specs.gpu import GpuSpec
 from harness.specs.model import ModelSpec
+from harness.specs.pool import usable_blocks
 from harness.theory.budget import DEFAULT_UTILIZATION, Budget, plan_budget
 from harness.theory.capacity import KvCapacity, predict_capacity
+from harness.theory.prefix import shared_blocks
 from harness.theory.roofline import ceilings_of, decode_work, prefill_work
 from harness.theory.settings import EngineSettings
 from harness.units import Seconds, Tokens, format_bytes, format_count
@@ -308,11 +310,10 @@ def _option(strategy: _Strategy, served: _Served) -> Option:
 
 def _fitting(strategy: _Strategy, capacity: KvCapacity, case: Case) -> float:
     """Requests of the case that fit at once, fractional."""
-    # The engine keeps one block back.
-    blocks = max((capacity.num_blocks or 0) - 1, 0)
+    blocks = usable_blocks(capacity.num_blocks or 0)
     each = capacity.blocks_per_request(case.context_tokens)
     if strategy.how == "shared":
-        once = case.shared_prefix_tokens // capacity.block_size
+        once = shared_blocks(case.shared_prefix_tokens, capacity.block_size)
         return max(blocks - once, 0) / (each - once)
     if strategy.how == "reserved":
         return float(blocks // capacity.blocks_per_request(capacity.max_model_len))

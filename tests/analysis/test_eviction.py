@@ -8,9 +8,10 @@ from typing import Any
 
 from harness.analysis.compare import analyse
 from harness.analysis.eviction import evictions, measured_decoding
-from harness.record import EngineSample, RequestRecord
+from harness.record import EngineSample, RequestRecord, TrialRecord
 from harness.specs.eviction import EvictionRule
 from tests.analysis.build import with_run
+from tests.analysis.strategy_build import record, scrapes
 from tests.records import EXERCISE, bench
 
 LONG = {**EXERCISE, "context_tokens": 896, "output_tokens": 128, "warmup_requests": 0}
@@ -18,7 +19,7 @@ LONG = {**EXERCISE, "context_tokens": 896, "output_tokens": 128, "warmup_request
 
 def planted(usage: float) -> tuple[Any, Any]:
     """A run whose second variant evicts; each scrape shows 2 requests and the given usage."""
-    record, trials = bench(repeats=1, workloads=(LONG,))
+    run, trials = bench(repeats=1, workloads=(LONG,))
     made = []
     for trial in trials:
         begin, end = trial.run.load_start_s, trial.run.load_end_s
@@ -38,7 +39,7 @@ def planted(usage: float) -> tuple[Any, Any]:
                 env={"KVBENCH_EVICTION": "sinks=4,window=256"},
             )
         made.append(changed)
-    return analyse(record, made), made
+    return analyse(run, made), made
 
 
 def test_predicted_blocks_come_from_the_rule_in_the_servers_environment() -> None:
@@ -80,7 +81,7 @@ def test_the_price_is_the_perplexity_of_the_same_tails_over_the_baselines() -> N
     assert (evicting.perplexity, evicting.perplexity_ratio) == (13.2, 1.1)
 
 
-def decoding(*seen: tuple[float, float, float]) -> Any:
+def decoding(*seen: tuple[float, float, float]) -> TrialRecord:
     """Two requests with chunks at 2, 2.5 and 9 s, and 4, 4.5 and 9; samples (t, usage, running)."""
     requests = tuple(
         RequestRecord(
@@ -89,11 +90,7 @@ def decoding(*seen: tuple[float, float, float]) -> Any:
         )
         for index, first in enumerate((2.0, 4.0))
     )
-    samples = tuple(
-        EngineSample(t_s=t, kv_cache_usage=usage, requests_running=running)
-        for t, usage, running in seen
-    )
-    return SimpleNamespace(engine_samples=samples, requests=requests)
+    return record(requests=requests, samples=scrapes(*seen), blocks=101)
 
 
 def test_only_samples_count_at_which_every_running_request_decodes() -> None:
@@ -119,11 +116,20 @@ def test_a_moment_at_which_the_number_running_changes_is_not_counted() -> None:
     assert measured_decoding(decoding(*samples), 101) is None
 
 
+def test_what_a_warm_up_held_is_not_of_the_load() -> None:
+    """The load begins at 5.5 s: 0.9 × 100 / 2 = 45 blocks before it, 0.36 × 100 / 2 = 18 in it."""
+    before = ((4.6, 0.9, 2.0), (4.8, 0.9, 2.0), (5.0, 0.9, 2.0))
+    played = decoding(*before, *((t, 0.36, 2.0) for t in (6.0, 7.0, 8.0)))
+    assert measured_decoding(played, 101) == 45.0
+    later = replace(played, run=replace(played.run, load_start_s=5.5))
+    assert measured_decoding(later, 101) == 18.0
+
+
 def test_without_a_measured_quality_the_price_is_unknown() -> None:
     analysis, records = planted(0.1)
     assert {each.perplexity_ratio for each in evictions(analysis.trials, records, None)} == {None}
 
 
 def test_a_run_without_eviction_has_nothing_to_show() -> None:
-    record, trials = bench(repeats=1)
-    assert evictions(analyse(record, trials).trials, trials, None) == ()
+    run, trials = bench(repeats=1)
+    assert evictions(analyse(run, trials).trials, trials, None) == ()

@@ -4,14 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from harness.analysis.offload import (
-    break_even_link,
-    effective_link,
-    fetch_s,
-    recompute_s,
-    returnings,
-)
+from harness.analysis.offload import effective_link, returnings
 from harness.record import EngineSample, TrialRecord
+from harness.theory.offload import break_even_link
 from tests.analysis.strategy_build import record, request
 
 
@@ -94,13 +89,3 @@ def test_what_was_not_fetched_has_no_rate() -> None:
 
 def test_loads_that_do_not_return_have_no_turns() -> None:
     assert returnings([record(requests=(request(0, 500, 2),))]) == ()
-
-
-def test_fetching_wins_on_a_link_faster_than_prefill_makes_bytes() -> None:
-    # Llama 3 8B: 131,072 B per token; 8,000 tokens/s of prefill make 1.05 GB/s.
-    link = break_even_link(131_072, 8000)
-    assert link == pytest.approx(1.048576e9)
-    # 16,384 tokens: 2.048 s of computing; 2 GiB over that link take as long, over 25 GB/s 86 ms.
-    assert recompute_s(16_384, 8000) == pytest.approx(2.048)
-    assert fetch_s(16_384, 131_072, link) == pytest.approx(2.048)
-    assert fetch_s(16_384, 131_072, 25e9) == pytest.approx(0.0859, rel=1e-3)

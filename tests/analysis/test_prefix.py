@@ -2,9 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from harness.analysis.prefix import requests_held, sharings
+from harness.analysis.prefix import sharings
 from harness.record import EngineSample, TrialRecord
 from tests.analysis.strategy_build import analysed, record, request
 
@@ -65,12 +63,3 @@ def test_without_a_warm_up_the_first_request_finds_nothing() -> None:
     made = shared(87, 34944.0, warmup_requests=0)
     (found,) = sharings(analysed(made)[1].trials, [made])
     assert found.predicted_hit_tokens == 39 * 896
-
-
-@pytest.mark.parametrize(
-    ("usable", "common", "each", "held"),
-    [(499, 7, 9, 40), (27, 7, 9, 10), (27, 0, 9, 3), (5, 0, 9, 1)],
-)
-def test_no_more_requests_are_held_than_fit(usable: int, common: int, each: int, held: int) -> None:
-    load = {"concurrency": 40, "num_prompts": 60}
-    assert requests_held(load, usable, common, each) == held

@@ -106,3 +106,16 @@ def test_preemptions_that_vanish_are_fewer_though_zero_has_no_ratio():
 def test_every_metric_has_its_own_name():
     names = [metric.name for metric in METRICS]
     assert len(names) == len(set(names))
+
+
+def test_kv_in_use_is_a_whole_number_of_blocks():
+    # 7 of 80 usable blocks of 128; as a float the gauge is a trace more: 7 · 128 = 896 tokens.
+    gauge = 1.0 - 73 / 80
+    assert gauge * 80 * 128 != 896
+    made = []
+    for trial in BENCH.trials:
+        pool = replace(trial.granted, num_blocks=81, block_size=128)
+        seen = replace(trial.summary, kv_usage_peak=gauge)
+        if trial.workload["name"] == "exercise":
+            made.append(replace(trial, summary=seen, granted=pool))
+    assert comparison(made, "fp16").cell("kv_in_use_peak_tokens", "fp16").value == 896

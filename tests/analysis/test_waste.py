@@ -2,23 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness.analysis.waste import stored_by_plan, unused_share, wastes
+from harness.analysis.waste import wastes
 from tests.analysis.strategy_build import analysed, record, request, scrapes
 
 MIX = {"context_median": 100, "output_median": None, "sigma": 1.0}
-
-
-def test_the_chapters_three_requests_leave_97_percent_of_their_reservations_empty() -> None:
-    # 500 + 2,048 + 100 = 2,648 of 3 × 32,768 = 98,304 tokens: 2.69 % used
-    assert unused_share((500, 2048, 100), 32768) == pytest.approx(1 - 2648 / 98304)
-    assert round(unused_share((500, 2048, 100), 32768), 3) == 0.973
-
-
-def test_a_request_in_flight_stores_its_prompt_and_half_its_output() -> None:
-    # (10 tokens long: 100 + 5) and (30 long: 200 + 15), weighted by the time they stay:
-    # (10 · 105 + 30 · 215) / 40 = 7,500 / 40
-    requests = (request(0, 100, 10), request(1, 200, 30))
-    assert stored_by_plan(requests) == pytest.approx(187.5)
 
 
 def test_whole_lengths_hold_max_model_len_per_request_and_pages_their_blocks() -> None:
