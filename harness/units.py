@@ -119,6 +119,16 @@ def format_bandwidth(bytes_per_s: float | None) -> str:
     return f"{bytes_per_s / size:,.1f} {unit}"
 
 
+def format_flops_per_s(flops_per_s: float | None, digits: int = 0) -> str:
+    """``3.12e14`` → ``312 TFLOP/s``; None → an em dash."""
+    return format_rate(None if flops_per_s is None else flops_per_s / 1e12, "TFLOP/s", digits)
+
+
+def format_significant(value: float | None, digits: int = 3) -> str:
+    """``0.024018`` → ``0.024``, ``1e-7`` → ``1e-07``: digits that count; None → an em dash."""
+    return DASH if value is None else f"{value:.{digits}g}"
+
+
 def format_percent(fraction: Fraction | None, digits: int = 1) -> str:
     """``0.0512`` → ``5.1 %``; None → an em dash."""
     return DASH if fraction is None else f"{fraction * 100:.{digits}f} %"
@@ -135,6 +145,11 @@ def format_change(fraction: Fraction | None, digits: int = 1) -> str:
 def format_ratio(ratio: float | None, digits: int = 2) -> str:
     """``1.984`` → ``1.98×``; None or a ratio that is not finite → an em dash."""
     return DASH if ratio is None or not math.isfinite(ratio) else f"{ratio:.{digits}f}×"
+
+
+def format_tick_ratio(ratio: float) -> str:
+    """A round tick of an axis of ratios: ``1×``, ``0.25×``, ``1.02×``."""
+    return f"{ratio:g}×"
 
 
 def format_ratio_range(ratio: float | None, low: float | None, high: float | None) -> str:

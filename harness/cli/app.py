@@ -16,6 +16,7 @@ from typing import NoReturn
 import typer
 
 from harness import __version__
+from harness.characters import printable
 from harness.cli import streams
 from harness.errors import KvbenchError
 
@@ -95,7 +96,7 @@ def main() -> None:
 
 def _end(message: str, exit_code: int) -> NoReturn:
     with contextlib.suppress(OSError):
-        typer.echo(streams.printable(f"kvbench: {message}"), err=True)
+        typer.echo(printable(f"kvbench: {message}"), err=True)
     streams.abandon()
     sys.exit(exit_code)
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from harness.cli.streams import printable
+from harness.characters import printable
 from harness.execute.facts import granted_text
 from harness.load import LoadProgress
 from harness.record import GrantedKv

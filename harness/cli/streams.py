@@ -2,8 +2,8 @@
 
 Method: a stream that is closed is opened on the null device, lest the first file that we open
 takes its number and catches what is printed; a character that the terminal's encoding lacks is
-replaced instead of ending the program; text that others wrote (a server's log, a stored name)
-loses its control characters before it reaches a terminal.
+replaced instead of ending the program. Not covered: characters that steer a terminal
+(``characters``).
 """
 
 from __future__ import annotations
@@ -28,11 +28,6 @@ def secure() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-
-
-def printable(text: str) -> str:
-    """The text without what could steer a terminal; tabs and line ends stay."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
 
 
 def abandon() -> None:

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 from harness.analysis.across import METHODS, Across, LoadAcross
 from harness.analysis.gate import Gate
 from harness.analysis.rows import EXACT
+from harness.characters import printable
 from harness.errors import StoreError
 from harness.report import evidence, html, style, tables
 from harness.report.across_text import HEADLINE, AcrossText, PairText, across_text
 from harness.report.names import name_among
-from harness.report.terminal import plain, print_table
+from harness.report.terminal import print_table
 from harness.scenario.load import slugify
 from harness.store import write_whole
 from harness.units import format_ratio_range
@@ -222,7 +223,7 @@ def print_across(text: AcrossText, page: Path, console: Console) -> None:
     from rich.text import Text
 
     def line(words: str, tone: str = "") -> None:
-        console.print(Text(plain(words), style=tone), soft_wrap=True)
+        console.print(Text(printable(words), style=tone), soft_wrap=True)
 
     for run in text.runs:
         role = " (baseline)" if run is text.runs[0] else ""
@@ -255,9 +256,9 @@ def _print_pair(pair: PairText, console: Console) -> None:
     if pair.table is not None:
         print_table(pair.table, console)
     else:
-        console.print(Text(plain(f"{pair.variant} · {pair.load}"), style="bold"))
+        console.print(Text(printable(f"{pair.variant} · {pair.load}"), style="bold"))
     ends = f" trials: {'; '.join(pair.ends)}; {pair.method}"
-    console.print(Text(plain(ends), style="dim"), soft_wrap=True)
+    console.print(Text(printable(ends), style="dim"), soft_wrap=True)
 
 
 def _print_gate(text: AcrossText, console: Console) -> None:
@@ -270,7 +271,7 @@ def _print_gate(text: AcrossText, console: Console) -> None:
         where = f"{check.run}, {check.variant} · {check.load}"
         why = f"{check.change}: {check.reason}"
         words = f" {check.verdict}: {check.rule} ({where}): {why}"
-        console.print(Text(plain(words)), soft_wrap=True)
+        console.print(Text(printable(words)), soft_wrap=True)
         for doubt in check.doubts:
-            console.print(Text(plain(f"   suspect: {doubt}"), style="dim"), soft_wrap=True)
-    console.print(Text(plain(text.gate_answer), style=tone), soft_wrap=True)
+            console.print(Text(printable(f"   suspect: {doubt}"), style="dim"), soft_wrap=True)
+    console.print(Text(printable(text.gate_answer), style=tone), soft_wrap=True)

@@ -23,6 +23,7 @@ from typing import IO, Any
 from harness.analysis import bench_serve, latency
 from harness.analysis.results import Analysis, TrialAnalysis
 from harness.analysis.verdict import grouped, worst
+from harness.characters import harmless
 from harness.errors import InputError, StoreError
 from harness.record import BenchRecord, RequestRecord, TrialRecord
 from harness.scenario.load import slugify
@@ -41,8 +42,6 @@ REQUEST_FORMS = {".csv": "FILE.csv (a row per request)"}
 #: Where a spreadsheet begins to calculate, the full-width forms included; in some countries
 #: programs cut a line at semicolons too.
 _FORMULA = re.compile(r"(\A|[;\t])(\s*[=+\-@＝＋－＠])")
-#: Neither a terminal nor a parser of CSV should meet these.
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 Row = dict[str, Any]
 
@@ -268,7 +267,7 @@ def cell(value: object) -> str:
         return "true" if value else "false"
     if not isinstance(value, str):
         return str(value)
-    return _FORMULA.sub(r"\1'\2", _CONTROL.sub("\N{REPLACEMENT CHARACTER}", value))
+    return _FORMULA.sub(r"\1'\2", harmless(value))
 
 
 def _table(stream: IO[str], rows: Iterable[Row], columns: Sequence[str] = ()) -> None:

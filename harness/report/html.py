@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from harness import store
 from harness.analysis.claimable import BEYOND, ratios_with_intervals
 from harness.analysis.results import Analysis
+from harness.characters import harmless
 from harness.record import BenchRecord, TrialRecord
 from harness.report import claims, evidence, tables
 from harness.report.gallery import Plate
@@ -30,11 +30,6 @@ from harness.report.sentence import OF_THE_RUN, OF_VARIANTS, Answer, answer
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
-
-
-#: A log's colours would act on the terminal of whoever reads the page's source, and marks of
-#: writing direction would show a command in another order than it is copied.
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 @lru_cache(maxsize=1)
@@ -53,10 +48,11 @@ def _templates() -> Environment:
 def render(template: str, context: dict[str, Any]) -> str:
     """Fill one of our templates; everything in ``context`` is escaped but ``Markup``.
 
-    Characters that steer a terminal or the direction of writing become U+FFFD.
+    A log's colours would act on the terminal of whoever reads the page's source: characters that
+    act become U+FFFD.
     """
     filled = _templates().get_template(template).render(context)
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", filled)
+    return harmless(filled)
 
 
 @lru_cache(maxsize=1)

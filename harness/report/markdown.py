@@ -11,9 +11,9 @@ a comment can't carry; the page has them.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
+from harness.characters import harmless
 from harness.report.across_text import AcrossText, CheckText, PairText
 from harness.report.tables import CellText, RowText
 from harness.report.terminal import ROWS
@@ -27,19 +27,11 @@ _MARKS = {"pass": "✅", "fail": "❌", "inconclusive": "❔", "not applicable":
 
 def code(text: str) -> str:
     """Foreign text as a code span; nothing is left out of it."""
-    line = " ".join(_visible(text).split()) or "—"
+    line = harmless(" ".join(text.split())) or "—"
     longest = max((len(run) for run in re.findall(r"`+", line)), default=0)
     fence = "`" * (longest + 1)
     pad = " " if longest else ""
     return f"{fence}{pad}{line}{pad}{fence}"
-
-
-def _visible(text: str) -> str:
-    """Without characters that steer a reader's eye or machine: controls, direction marks."""
-    return "".join(
-        " " if c.isspace() else c if unicodedata.category(c) not in ("Cc", "Cf", "Cs") else "�"
-        for c in text
-    )
 
 
 def markdown(text: AcrossText) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.analysis.scoreboard import METRICS, Scoreboard, ScoreRow
+from harness.characters import printable
 from harness.errors import StoreError
 from harness.report import claims, html, style
 from harness.report.charts import Chart
@@ -81,15 +82,16 @@ def print_scoreboard(board: Scoreboard, page: Path, console: Console) -> None:
     """Print every strategy with its figures, the recommendation, and where the page lies."""
     from rich.text import Text
 
-    console.print(Text(f"{board.profile.upper()} profile  {board.device}", style="bold"))
+    console.print(Text(printable(f"{board.profile.upper()} profile  {board.device}"), style="bold"))
     for row in board.rows:
-        console.print(Text(f"{row.strategy}  ({row.effort}: {row.change}; {row.scenario})"))
+        head = f"{row.strategy}  ({row.effort}: {row.change}; {row.scenario})"
+        console.print(Text(printable(head)))
         _print_cells(row, console)
     for text in board.recommendation:
-        console.print(Text(f" • {text}"))
+        console.print(Text(printable(f" • {text}")))
     for text in board.cautions:
-        console.print(Text(f" ! {text}", style="yellow"))
-    console.print(Text(f"report: {page}"), soft_wrap=True)
+        console.print(Text(printable(f" ! {text}"), style="yellow"))
+    console.print(Text(printable(f"report: {page}")), soft_wrap=True)
 
 
 def _print_cells(row: ScoreRow, console: Console) -> None:
@@ -97,10 +99,10 @@ def _print_cells(row: ScoreRow, console: Console) -> None:
     from rich.text import Text
 
     if (why := _shared_reason(row)) is not None:
-        told = Text(f"{row.cells[METRICS[0]].stamp}: {why}")
+        told = Text(printable(f"{row.cells[METRICS[0]].stamp}: {why}"))
         console.print(Padding(told, (0, 0, 0, 4), expand=False))
         return
     for metric in METRICS:
         told_cell = cell_text(row.cells[metric])
         line = f"{HEADS[metric]:14} {told_cell.value:22} {told_cell.stamp:12} {told_cell.note}"
-        console.print(Padding(Text(line.rstrip()), (0, 0, 0, 4), expand=False))
+        console.print(Padding(Text(printable(line.rstrip())), (0, 0, 0, 4), expand=False))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.analysis.results import Analysis
+from harness.characters import printable
 from harness.record import ATTACHED
 from harness.report.sentence import answer
 from harness.report.tables import CellText, RowText, TableText, table
@@ -55,7 +56,7 @@ def print_result(
     out = console or Console(stderr=True, highlight=False)
     found = answer(analysis)
     taken = "ATTACHED" if analysis.profile == ATTACHED else f"{analysis.profile.upper()} profile"
-    out.print(Text(plain(f"{taken}  {analysis.scenario}"), style="bold"))
+    out.print(Text(printable(f"{taken}  {analysis.scenario}"), style="bold"))
     for comparison in analysis.comparisons[:MAX_TABLES]:
         print_table(table(comparison), out)
     if len(analysis.comparisons) > MAX_TABLES:
@@ -63,18 +64,13 @@ def print_result(
         more = counted(rest, "more load")
         out.print(Text(f"… and {more}, in the report", style="dim"))
     for lead in (*leads, found.lead):
-        out.print(Text(plain(lead), style="bold"))
+        out.print(Text(printable(lead), style="bold"))
     for point in found.points:
-        out.print(Text(plain(f" • {point}")))
+        out.print(Text(printable(f" • {point}")))
     for limit in found.limits:
-        out.print(Text(plain(f" ! {limit}"), style="yellow"))
+        out.print(Text(printable(f" ! {limit}"), style="yellow"))
     if report is not None:
-        out.print(Text(plain(f"report: {report}")), soft_wrap=True)
-
-
-def plain(text: str) -> str:
-    """Without control characters: a name from a file must not steer the terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
+        out.print(Text(printable(f"report: {report}")), soft_wrap=True)
 
 
 def print_table(text: TableText, console: Console) -> None:
@@ -95,7 +91,7 @@ def print_table(text: TableText, console: Console) -> None:
     if rest := len(text.notes) - len(shown.notes):
         told.append(f"{counted(rest, 'more doubt')} about other figures: in the report")
     for line in told:
-        console.print(Text(plain(f" {line}"), style="dim"))
+        console.print(Text(printable(f" {line}"), style="dim"))
 
 
 def _is_measured(name: str, rows: Sequence[RowText]) -> bool:
@@ -141,17 +137,17 @@ def draw_table(text: TableText, *, whole: bool = False) -> Table:
     from rich.text import Text
 
     two = len(text.variants) == 2
-    title = Text(plain(text.label), style="bold")
+    title = Text(printable(text.label), style="bold")
     drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     drawn.add_column("", overflow="fold", min_width=12, max_width=None if two else 13)
     for variant in text.variants:
-        name = Text(plain(variant))
+        name = Text(printable(variant))
         drawn.add_column(name, justify="right", overflow="fold", no_wrap=whole)
     if two:
         drawn.add_column("ratio [95 %]", justify="right", overflow="fold", no_wrap=True)
         drawn.add_column("verdict", overflow="fold")
     for row in text.rows:
-        drawn.add_row(*(Text(plain(cell)) for cell in _cells(row, two=two)))
+        drawn.add_row(*(Text(printable(cell)) for cell in _cells(row, two=two)))
     return drawn
 
 

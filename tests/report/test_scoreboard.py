@@ -81,6 +81,18 @@ def test_the_terminal_tells_the_same_figures_and_where_the_page_lies(
     assert "report: reports/x.html" in text
 
 
+def test_a_name_from_a_stored_run_does_not_steer_the_terminal(
+    run: tuple[BenchRecord, Analysis],
+) -> None:
+    board = scoreboard([run])
+    (row,) = board.rows
+    evil = replace(row, strategy="fp8\x1b[2J", change="\u202ecode")
+    out = StringIO()
+    print_scoreboard(replace(board, rows=(evil,)), Path("x.html"), Console(file=out, width=200))
+    assert "fp8�[2J" in out.getvalue()
+    assert not {"\x1b", "\u202e"} & set(out.getvalue())
+
+
 def test_a_reason_that_a_whole_row_shares_is_told_once_and_to_its_end(
     run: tuple[BenchRecord, Analysis], tmp_path: Path
 ) -> None:
