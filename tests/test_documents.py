@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,28 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from harness.cli.app import build
+from harness.analysis.quality_results import JudgeOutcome
+from harness.cli.app import COMMANDS, build
 from harness.report.claims import CLAIMS
 from harness.scenario import PROFILES, load_scenario
+from harness.scenario.load import TOP_KEYS
+from harness.scenario.reference import ReferenceOptions
+from harness.scenario.schema import (
+    MATRIX_KEYS,
+    VARIANT_KEYS,
+    Judge,
+    Kvpress,
+    LengthMix,
+    Needles,
+    Quality,
+    Scenario,
+    Slo,
+    Strict,
+    Timeouts,
+    Variant,
+    Workload,
+)
+from tests.report.stored import unpacked
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md")))
@@ -190,3 +211,218 @@ def test_pages_that_name_the_chapter_introduce_it_and_every_claim_can_be_looked_
     rows = (ROOT / "docs/chapter.md").read_text()
     for claim in CLAIMS.values():
         assert f"| {claim.number} | {claim.text} | {claim.erratum or '—'} |" in rows
+
+
+def tables(page: str) -> list[list[list[str]]]:
+    """Every table of a page as rows of cells, its head first and the line below it left out."""
+    text = (ROOT / page).read_text()
+    found = re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE)
+    split = [
+        [
+            [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            for line in table.splitlines()
+        ]
+        for table in found
+    ]
+    return [[rows[0], *rows[2:]] for rows in split]
+
+
+def key_tables() -> list[dict[str, str]]:
+    """The tables of docs/scenarios.md that list keys: each key and its default, as written."""
+    return [
+        {row[0].strip("`"): row[2] for row in rows[1:]}
+        for rows in tables("docs/scenarios.md")
+        if rows[0][:3] == ["key", "value", "default"]
+    ]
+
+
+#: The models in the order of the page's tables; of a variant the flags are vLLM's.
+DOCUMENTED: tuple[type[Strict], ...] = (
+    *(Scenario, Variant, Kvpress, Workload, LengthMix, Slo, Timeouts),
+    *(Quality, Needles, Judge),
+)
+#: Defaults that are mappings are told in a table of their own, or as their short form.
+SHORT_FORMS = {
+    "kv_budget": "`equal_bytes`",
+    "timeouts": "see below",
+    "slo": "none",
+    "judge": "`self`",
+    "depths": "`[0, 0.25, 0.5, 0.75, 1]`",
+}
+
+
+@pytest.mark.parametrize("at", range(len(DOCUMENTED)), ids=[m.__name__ for m in DOCUMENTED])
+def test_every_key_of_a_scenario_is_documented_with_its_default(at: int) -> None:
+    assert len(key_tables()) == len(DOCUMENTED)
+    model, written = DOCUMENTED[at], key_tables()[at]
+    fields = {name.rstrip("_"): field for name, field in model.model_fields.items()}
+    if model is Scenario:
+        # The profile is chosen, not written; `profiles` is read before the model.
+        assert set(written) == set(TOP_KEYS)
+        assert set(written) - {"profiles"} == set(fields) - {"profile"}
+    else:
+        assert set(written) == set(VARIANT_KEYS if model is Variant else fields)
+    for name, told in written.items():
+        if name not in fields or name in SHORT_FORMS:
+            assert told == SHORT_FORMS.get(name, "none")
+        elif fields[name].is_required() or name == "baseline":
+            assert told == "required"
+        else:
+            default = fields[name].get_default(call_default_factory=True)
+            assert told == ("none" if default in (None, "", (), {}) else f"`{default}`"), name
+
+
+def test_the_reference_of_scenarios_names_what_may_be_a_list_and_the_other_engines_options() -> (
+    None
+):
+    page = (ROOT / "docs/scenarios.md").read_text()
+    (sentence,) = re.findall(
+        r"One entry of `workloads`\.(.*?)\*\*may be lists\*\*", page, re.DOTALL
+    )
+    assert set(re.findall(r"`(\w+)`", sentence)) == set(MATRIX_KEYS)
+    options = tables("docs/reference-engine.md")[0]
+    assert {row[0].strip("`") for row in options[1:]} == set(ReferenceOptions.model_fields)
+
+
+def test_profiles_merge_as_the_reference_of_scenarios_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs/scenarios.md").read_text()
+    path = tmp_path / "merged.yaml"
+    path.write_text(next(b for b in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)))
+    merged = load_scenario(path, "cpu", overrides=["workloads.0.concurrency=[4,8]", "repeats=5"])
+    assert merged.server["enable_prefix_caching"] is False
+    assert merged.server["max_model_len"] == 1024
+    assert list(merged.variants) == ["fp16", "fp8", "e5m2"]
+    assert [w.concurrency for w in merged.workloads] == [4, 8]
+    assert {w.context_tokens for w in merged.workloads} == {512}
+    assert merged.repeats == 5
+    assert len(load_scenario(path, "cuda").workloads) == 2
+
+
+def section(page: str, heading: str) -> str:
+    """What stands below a heading, up to the next one of the same or a higher level."""
+    text = (ROOT / page).read_text()
+    start = text.index(f"\n{heading}\n") + len(heading) + 2
+    level = heading.count("#")
+    end = re.search(rf"^#{{2,{level}}} ", text[start:], re.MULTILINE)
+    return text[start : start + end.start()] if end else text[start:]
+
+
+def options_of(command: str) -> set[str]:
+    group: Any = ALL_COMMANDS
+    for name in command.split():
+        group = group.commands[name]
+    found = {opt for param in group.params for opt in (*param.opts, *param.secondary_opts)}
+    return {option for option in found if option.startswith("--")}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_of_a_command_is_documented_and_no_other(command: str) -> None:
+    rows = re.findall(
+        r"^\| (`--.*?) \|", section("docs/commands.md", f"## {command}"), re.MULTILINE
+    )
+    written = {name for row in rows for name in re.findall(r"`(--[\w-]+)`", row)}
+    assert written == (set() if command == "model" else options_of(command))
+
+
+def test_every_option_that_a_page_names_is_one_of_ours_or_the_engines() -> None:
+    ours = {option for name in COMMANDS if name != "model" for option in options_of(name)}
+    flags = json.loads((ROOT / "harness/data/vllm_flags.json").read_text())["flags"]
+    engines = {f"--{flag.replace('_', '-')}" for flag in flags}
+    # Of every command, and of `vllm bench serve`, which the exports are named after.
+    known = ours | engines | {"--help", "--version", "--save-detailed"}
+    named = [
+        (page.name, re.split(r"[ =/]", code)[0])
+        for page in PAGES
+        for code in code_of(page)
+        if code.startswith("--")
+    ]
+    assert len(named) > 100
+    assert [each for each in named if each[1].replace("--no-", "--") not in known] == []
+
+
+#: Mappings whose keys are names of the reader's own, or words that the text need not list.
+NAMED_BY_DATA = ("concurrency_at_workload", "methods", "skipped", "tasks", "env", "workload")
+#: What stands in code spans of the JSON's tables and is a value, a unit or an option.
+VALUES = {
+    *("sealed", "failed", "skipped", "started", "measured", "emulated", "modelled", "self"),
+    *(
+        "valid",
+        "suspect",
+        "invalid",
+        "variant",
+        "expected",
+        "higher",
+        "lower",
+        "ok",
+        "warn",
+        "fail",
+    ),
+    *("full", "sliding", "chunked", "mla", "recurrent", "bench", "judge", "doctor", "compare"),
+    *("at", "least", "most", "variants"),
+}
+
+
+def keys_of(value: Any) -> set[str]:
+    """Every key of a JSON value at any depth; below mappings of names none."""
+    if isinstance(value, list):
+        return {key for item in value for key in keys_of(item)}
+    if not isinstance(value, dict):
+        return set()
+    below = (keys_of(item) for key, item in value.items() if key not in NAMED_BY_DATA)
+    return set(value) | {key for keys in below for key in keys}
+
+
+def spans_of(text: str) -> set[str]:
+    """The words in code spans: of `rows[].cells` both."""
+    spans = [span for span in re.findall(r"`([^`]+)`", text) if not span.startswith("--")]
+    return {word for span in spans for word in re.findall(r"\b[a-z][a-z0-9_]*\b", span)}
+
+
+def printed(*words: str) -> Any:
+    done = CliRunner().invoke(APP, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def assert_told(text: str, answers: list[Any]) -> None:
+    """Every key is documented, and nothing is documented that is no key."""
+    keys = {key for answer in answers for key in keys_of(answer)}
+    things = spans_of(section("docs/results-format.md", "## What `--json` prints").split("###")[0])
+    assert keys - spans_of(text) - things == set()
+    assert spans_of(text) - keys - things - VALUES == set()
+
+
+def test_the_json_of_runs_and_scoreboards_is_documented_key_by_key(tmp_path: Path) -> None:
+    pages = ("--reports", str(tmp_path / "reports"))
+    runs = [str(unpacked(name, tmp_path / name)) for name in ("fp8_vs_fp16", "token_eviction")]
+    answers = [
+        printed("report", runs[0], *pages, "--export", str(tmp_path / "trials.csv")),
+        *(printed("report", run, *pages) for run in runs[1:]),
+    ]
+    assert answers[0]["exports"] == [str(tmp_path / "trials.csv")]
+    assert_told(section("docs/results-format.md", "### bench and report"), answers)
+    board = printed("report", "--scoreboard", *runs[:1], *pages)
+    assert_told(section("docs/results-format.md", "### report --scoreboard"), [board])
+    # `judge` prints what stands in the report.
+    (outcome,) = answers[0]["quality"]["judges"]
+    assert set(outcome) == {field.name for field in fields(JudgeOutcome)}
+
+
+def test_the_json_of_predictions_is_documented_key_by_key() -> None:
+    model, case = "Qwen/Qwen3-8B", ("--context", "32k", "--gpu", "a100-80gb")
+    calc = [
+        printed("calc", model, *case, "--requests", "3"),
+        printed("calc", model, "--compare", "mha,gqa"),
+    ]
+    assert_told(section("docs/results-format.md", "### calc"), calc)
+    advice = printed("advise", model, *case, "--concurrency", "64", "--shared-prefix", "1000")
+    assert_told(section("docs/results-format.md", "### advise"), [advice])
+    plans = [printed("plan", name, "--profile", "cpu") for name in ("smoke", "token_eviction")]
+    assert_told(section("docs/results-format.md", "### plan"), plans)
+
+
+def test_the_json_of_doctor_is_documented_key_by_key() -> None:
+    done = CliRunner().invoke(APP, ["doctor", "--json"])
+    assert done.exit_code in (0, 1)
+    told = section("docs/results-format.md", "### judge, doctor, compare").partition("`doctor`")[2]
+    assert_told(told, [json.loads(done.stdout)])
