@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,7 @@ def test_theory_sees_no_measurement() -> None:
         ]
 
 
+@cache
 def analysis_imports() -> dict[str, set[str]]:
     """What each module of ``analysis`` imports of ``theory`` and of its own room."""
     found = {}

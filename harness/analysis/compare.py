@@ -467,10 +467,14 @@ def _against(pool: KvComparison, base: KvComparison | None) -> KvComparison:
     if base is None:
         return pool
     mine, theirs = (_bytes_per_token(side) for side in (pool, base))
+    own, other = (
+        side.predicted.kv_cache_tokens if side.predicted else None for side in (pool, base)
+    )
     return replace(
         pool,
         capacity_ratio=_ratio(pool.granted.kv_cache_tokens, base.granted.kv_cache_tokens),
         bytes_per_token_ratio=_ratio(mine, theirs),
+        modelled_capacity_ratio=_ratio(own, other),
     )
 
 

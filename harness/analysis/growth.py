@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.analysis.occupancy import FLAT_WITHIN
 from harness.analysis.results import Analysis, Occupancy, TrialAnalysis
 from harness.analysis.stats import least_squares
 from harness.specs.pool import blocks_in_use
@@ -69,6 +70,13 @@ class Growth:
         lows = [p.device_low_bytes for p in self.points if p.device_low_bytes is not None]
         highs = [p.device_high_bytes for p in self.points if p.device_high_bytes is not None]
         return max(highs) - min(lows) if lows and highs else None
+
+    @property
+    def device_flat(self) -> bool | None:
+        """Whether that is as little as ``occupancy`` calls flat; None where nobody read it."""
+        span = self.device_span_bytes
+        highs = [p.device_high_bytes for p in self.points if p.device_high_bytes is not None]
+        return None if span is None else span <= FLAT_WITHIN * max(highs)
 
 
 def growths(analysis: Analysis) -> tuple[Growth, ...]:

@@ -87,3 +87,15 @@ def distribution(values: Values) -> Distribution:
         return Distribution(0)
     p50, p90, p99 = percentiles(values, (0.5, 0.9, 0.99))
     return Distribution(count, float(values.mean()), p50, p90, p99 if count >= P99_NEEDS else None)
+
+
+def ecdf(values: Values, most: int) -> tuple[Values, Values]:
+    """The cumulative distribution of one value or more, in ``most`` steps at most: values, shares.
+
+    It begins at the smallest value with a share of 0. Of more values than steps it passes evenly
+    spaced quantiles, each a value that occurred, so that both ends are true.
+    """
+    steps = min(values.size, most)
+    shares = np.arange(1, steps + 1) / steps
+    at = np.quantile(values, shares, method="inverted_cdf")
+    return np.concatenate(([values.min()], at)), np.concatenate(([0.0], shares))

@@ -300,6 +300,8 @@ class KvComparison:
     block. ``granted_tokens_by_launch`` shows whether a repeated start was granted the same.
     ``concurrency_at_workload`` is the expected number of requests that fit, by workload label
     (the engine's own ``max_concurrency`` supposes every request at ``max_model_len``).
+    ``capacity_ratio`` is of tokens granted over the baseline's, ``modelled_capacity_ratio`` of
+    tokens predicted, which there is also where nothing was granted.
     """
 
     variant: str
@@ -317,6 +319,7 @@ class KvComparison:
     concurrency_at_workload: Mapping[str, float | None]
     capacity_ratio: float | None
     bytes_per_token_ratio: float | None
+    modelled_capacity_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

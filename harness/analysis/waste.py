@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from harness.analysis.metrics import measured, phase
 from harness.analysis.occupancy import usable_tokens
@@ -61,6 +62,38 @@ class Waste:
         if self.reserves == "blocks":
             return None
         return 1.0 - self.stored_predicted_tokens / self.max_model_len
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One variant's reservations: means over its trials, which add up where medians would not."""
+
+    variant: str
+    stamp: str
+    reserves: str
+    running_mean: float
+    of_held: Fraction
+    of_pool: Fraction
+    stored_of_pool: Fraction
+
+
+def reservations(found: Sequence[Waste]) -> tuple[Reservation, ...]:
+    """One per variant, in order of appearance."""
+    by_variant: dict[str, list[Waste]] = {}
+    for waste in found:
+        by_variant.setdefault(waste.variant, []).append(waste)
+    return tuple(
+        Reservation(
+            variant=name,
+            stamp=own[0].stamp,
+            reserves=own[0].reserves,
+            running_mean=fmean(each.running_mean for each in own),
+            of_held=fmean(each.of_held for each in own),
+            of_pool=fmean(each.of_pool for each in own),
+            stored_of_pool=fmean(each.stored_tokens / each.pool_tokens for each in own),
+        )
+        for name, own in by_variant.items()
+    )
 
 
 def wastes(analysis: Analysis, records: Sequence[TrialRecord]) -> tuple[Waste, ...]:

@@ -1,18 +1,15 @@
 """The chart of what a request's time goes to, per load and variant.
 
-Method: means over the requests of a trial (means add up, medians don't), then over the repeats; a
-trial whose latencies were judged invalid is left out. Waiting is drawn apart only where every
-repeat tells it. Not covered: how waiting is found (``analysis.phases``).
+Method: the parts are those of ``analysis.phases``. Not covered: how they are found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
 
 from harness import units
-from harness.analysis.phases import Phases, phases
-from harness.analysis.results import Analysis, Comparison, TrialAnalysis
+from harness.analysis.phases import phases_of_variant
+from harness.analysis.results import Analysis, Comparison
 from harness.record import TrialRecord
 from harness.report import charts
 from harness.report.loads import left_out
@@ -85,34 +82,15 @@ def _parts(
     variant: str,
     records: dict[str, TrialRecord],
 ) -> charts.Parts | None:
-    found = [
-        split
+    own = (
+        trial
         for trial in analysis.trials
-        if trial.variant == variant
-        and trial.workload_label == comparison.workload_label
-        and (split := _split(trial, records)) is not None
-    ]
-    if not found:
-        return None
-    waits = [each.queued_s for each in found if each.queued_s is not None]
-    return charts.Parts(
-        row=variant,
-        before_s=fmean(each.before_first_s for each in found),
-        after_s=fmean(each.after_first_s for each in found),
-        queued_s=fmean(waits) if len(waits) == len(found) else None,
+        if trial.variant == variant and trial.workload_label == comparison.workload_label
     )
-
-
-def _split(trial: TrialAnalysis, records: dict[str, TrialRecord]) -> Phases | None:
-    spoiled = any(
-        verdict.verdict == "invalid"
-        and verdict.field.partition(".")[0] in ("*", "ttft_s", "e2el_s")
-        for verdict in trial.verdicts
-    )
-    record = records.get(trial.trial_id)
-    if trial.status != "sealed" or spoiled or trial.summary is None or record is None:
+    found = phases_of_variant(own, records)
+    if found is None:
         return None
-    return phases(record, trial.summary)
+    return charts.Parts(variant, found.before_first_s, found.after_first_s, found.queued_s)
 
 
 def _title(groups: Sequence[tuple[str, Sequence[charts.Parts]]]) -> str:

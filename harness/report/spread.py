@@ -1,8 +1,7 @@
 """How latencies spread: the cumulative distribution of TTFT, TPOT and ITL, variant by variant.
 
 Method: the completed requests of all measured repeats of a variant are pooled (ITL: the gaps
-between their chunks); the curve is drawn through evenly spaced quantiles, at most MAX_STEPS of
-them, so that its ends are the true smallest and largest value whatever the number of requests.
+between their chunks); the curve is ``latency.ecdf``'s, in at most MAX_STEPS steps.
 
 Not covered: intervals. Requests of one server start are not independent of one another, so the
 curves are for looking; what differs is decided by the repeats (``analysis.stats``).
@@ -11,8 +10,6 @@ curves are for looking; what differs is decided by the repeats (``analysis.stats
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-
-import numpy as np
 
 from harness import units
 from harness.analysis import latency
@@ -115,12 +112,9 @@ def _panels(pooled: Mapping[str, list[RequestRecord]]) -> dict[str, dict[str, Va
 
 def steps(variant: str, place: int, values: Values) -> charts.Steps:
     """The cumulative distribution of ``values`` (seconds), at most MAX_STEPS corners."""
-    corners = min(values.size, MAX_STEPS)
-    shares = np.arange(1, corners + 1) / corners
-    at = np.quantile(values, shares, method="inverted_cdf")
-    first = float(values.min())
+    at, shares = latency.ecdf(values, MAX_STEPS)
     return charts.Steps(
-        variant, place, (first, *at.tolist()), (0.0, *shares.tolist()), int(values.size)
+        variant, place, tuple(at.tolist()), tuple(shares.tolist()), int(values.size)
     )
 
 

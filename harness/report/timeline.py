@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness import units
+from harness.analysis.occupancy import usable_tokens
 from harness.analysis.results import Analysis, Comparison, Occupancy
 from harness.record import EngineSample, TrialRecord
 from harness.report import charts
@@ -161,8 +162,9 @@ def _timeline(
             and (end is None or sample.t_s <= end)
         ]
     )
-    pool = _pool_tokens(trial)
-    scale = pool or 1.0
+    # What the gauge's 100 % stands for; a pool of the null block alone is none.
+    pool = usable_tokens(run.server.granted) or None if run.server is not None else None
+    scale = float(pool or 1)
     band = [p for p in occupancy.points if start <= p.t_s <= (end or p.t_s)] if occupancy else []
     band = band[:: max(1, len(band) // MAX_MOMENTS)] if pool else []
     return charts.Timeline(
@@ -179,14 +181,6 @@ def _timeline(
         pool=scale,
         in_tokens=pool is not None,
     )
-
-
-def _pool_tokens(trial: TrialRecord) -> float | None:
-    """Tokens that the gauge's 100 % stands for: all blocks but the null block."""
-    granted = trial.run.server.granted if trial.run.server else None
-    if granted is None or granted.num_gpu_blocks is None or granted.block_size is None:
-        return None
-    return float((granted.num_gpu_blocks - 1) * granted.block_size) or None
 
 
 def _preemptions(trial: TrialRecord, start: float) -> tuple[float, ...]:

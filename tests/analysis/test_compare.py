@@ -56,7 +56,7 @@ def test_predicted_and_granted_pools_agree_to_the_block(analysis):
     assert (fp16.error_tokens, fp8.error_tokens) == (0, 0)
     assert fp16.agrees is True
     assert fp8.agrees is True
-    assert fp8.capacity_ratio == 2.0
+    assert fp8.capacity_ratio == fp8.modelled_capacity_ratio == 2.0
     assert fp8.bytes_per_token_ratio == 0.5
     assert analysis.headline.theory_agrees is True
 

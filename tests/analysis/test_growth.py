@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from harness.analysis.growth import growths
@@ -10,7 +12,9 @@ from tests.records import BF16_BYTES_PER_TOKEN
 BLOCK_BYTES = 128 * BF16_BYTES_PER_TOKEN
 
 
-def point(context: int, peak_blocks: int, concurrency: int = 1) -> TrialRecord:
+def point(
+    context: int, peak_blocks: int, concurrency: int = 1, memory_bytes: int = 1 << 30
+) -> TrialRecord:
     """A trial whose gauge peaks at so many of its 40 usable blocks."""
     made = record(
         requests=tuple(request(i, context, 8) for i in range(concurrency)),
@@ -20,7 +24,7 @@ def point(context: int, peak_blocks: int, concurrency: int = 1) -> TrialRecord:
         num_prompts=concurrency,
         concurrency=concurrency,
     )
-    memory = tuple(ProcessSample(t, (1 << 30) + context, 1) for t in (1.0, 2.0))
+    memory = tuple(ProcessSample(t, memory_bytes + context, 1) for t in (1.0, 2.0))
     return TrialRecord(
         made.run, made.requests, process_samples=memory, engine_samples=made.engine_samples
     )
@@ -36,6 +40,7 @@ def test_points_that_follow_the_formula_are_exact_and_their_slope_is_its_rate() 
     assert growth.predicted_bytes_per_token == BF16_BYTES_PER_TOKEN
     # resident memory moved from 1 GiB + 120 to 1 GiB + 632
     assert growth.device_span_bytes == 512
+    assert growth.device_flat
 
 
 def test_several_requests_are_predicted_together_and_do_not_bend_the_line() -> None:
@@ -60,3 +65,19 @@ def test_a_point_a_block_or_more_off_is_told() -> None:
 def test_two_contexts_are_no_line() -> None:
     _, analysis = analysed(point(120, 1), point(376, 3))
     assert growths(analysis) == ()
+
+
+def test_device_memory_that_moves_by_more_than_two_per_cent_is_not_flat() -> None:
+    # From 17,000 + 120 to 17,000 + 632 bytes: 512 of 17,632 are 2.9 %.
+    sizes = ((120, 1), (376, 3), (632, 5))
+    _, analysis = analysed(*(point(*size, memory_bytes=17_000) for size in sizes))
+    (growth,) = growths(analysis)
+    assert growth.device_span_bytes == 512
+    assert growth.device_flat is False
+
+
+def test_device_memory_that_nobody_read_is_neither_flat_nor_not() -> None:
+    sizes = ((120, 1), (376, 3), (632, 5))
+    silent = [replace(point(*size), process_samples=()) for size in sizes]
+    (growth,) = growths(analysed(*silent)[1])
+    assert (growth.device_span_bytes, growth.device_flat) == (None, None)

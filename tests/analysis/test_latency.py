@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from harness.analysis.latency import (
     distribution,
     e2el,
+    ecdf,
     is_completed,
     known,
     pooled_itl,
@@ -98,3 +99,17 @@ def test_pooled_gaps_are_those_of_each_request_alone(chunk_lists):
     pooled = pooled_itl([request(chunks=chunks) for chunks in chunk_lists])
     alone = [b - a for chunks in chunk_lists for a, b in itertools.pairwise(chunks)]
     assert pooled.tolist() == pytest.approx(alone)
+
+
+def test_a_cumulative_distribution_passes_each_value_at_its_share():
+    # Sorted 0.1 0.2 0.3 0.4: a quarter of the values is at most 0.1, a half at most 0.2.
+    values, shares = ecdf(np.array([0.4, 0.1, 0.3, 0.2]), 10)
+    assert values.tolist() == [0.1, 0.1, 0.2, 0.3, 0.4]
+    assert shares.tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+def test_of_more_values_than_steps_evenly_spaced_ones_are_taken_and_both_ends_are_true():
+    # 1 … 10 in two steps: half of them are at most 5, all at most 10.
+    values, shares = ecdf(np.arange(1.0, 11.0), 2)
+    assert values.tolist() == [1.0, 5.0, 10.0]
+    assert shares.tolist() == [0.0, 0.5, 1.0]

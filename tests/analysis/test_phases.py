@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from harness.analysis.metrics import summarize
-from harness.analysis.phases import MIN_READINGS, Phases, phases
+from harness.analysis.phases import MIN_READINGS, Phases, phases, phases_of_variant
+from harness.analysis.results import TrialAnalysis, Verdict
 from harness.record import EngineSample, RequestRecord, TrialRecord
 from tests import records
 
@@ -101,3 +104,51 @@ def test_without_a_first_token_there_is_nothing_to_split() -> None:
         request(0, 0.0, 1.0, 4.0), first_chunk_s=None, last_chunk_s=None, chunk_times_s=()
     )
     assert split(trial(queue(4.0), (silent,))) is None
+
+
+def of_variant(*records: TrialRecord, verdicts: tuple[Verdict, ...] = ()) -> Phases | None:
+    """The mean of trials named 0, 1, …; the last one carries the verdicts."""
+    last = len(records) - 1
+    trials = [
+        cast(
+            "TrialAnalysis",
+            SimpleNamespace(
+                trial_id=str(n),
+                status="sealed",
+                summary=summarize(record),
+                verdicts=verdicts if n == last else (),
+            ),
+        )
+        for n, record in enumerate(records)
+    ]
+    return phases_of_variant(trials, {str(n): record for n, record in enumerate(records)})
+
+
+QUICK = (request(0, 0.0, 1.0, 4.0), request(1, 0.0, 2.0, 8.0))
+
+
+def test_a_variants_parts_are_the_means_of_its_repeats_and_add_up() -> None:
+    found = of_variant(trial(queue(4.0)), trial(queue(4.0), QUICK))
+    assert found is not None
+    # Mean TTFT 3 s and 1.5 s, mean E2EL 6 s in both: 2.25 s and (3 + 4.5) / 2 s.
+    assert (found.before_first_s, found.after_first_s) == pytest.approx((2.25, 3.75))
+    # 3.875 / 2 of the first, and no more than the second's 1.5 s.
+    assert found.queued_s == pytest.approx((1.9375 + 1.5) / 2)
+
+
+def test_one_repeat_that_can_not_tell_its_wait_leaves_the_variants_unknown() -> None:
+    found = of_variant(trial(queue(4.0)), trial([]))
+    assert found is not None
+    assert found.queued_s is None
+
+
+@pytest.mark.parametrize(("field", "before_s"), [("ttft_s.p99", 3.0), ("output_throughput", 2.25)])
+def test_a_repeat_with_invalid_latencies_is_left_out(field: str, before_s: float) -> None:
+    bad = (Verdict(field, "invalid", "client_lag", "the client was late"),)
+    found = of_variant(trial(queue(4.0)), trial(queue(4.0), QUICK), verdicts=bad)
+    assert found is not None
+    assert found.before_first_s == pytest.approx(before_s)
+
+
+def test_a_variant_without_a_finished_trial_has_no_parts() -> None:
+    assert phases_of_variant([], {}) is None

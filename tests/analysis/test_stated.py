@@ -50,6 +50,8 @@ def test_a_skipped_variants_pool_is_modelled_from_the_stated_bytes() -> None:
     # A prediction is no grant, and no ratio of grants.
     assert pool.granted.kv_cache_tokens is None
     assert (pool.capacity_ratio, pool.agrees) == (None, None)
+    # The baseline's pool is planned to hold 41 blocks of 128 = 5,248 tokens: 18,176 / 5,248.
+    assert pool.modelled_capacity_ratio == pytest.approx(3.4634, abs=1e-4)
     (line,) = [line for line in pools(analysis) if line.variant == "int4"]
     assert (line.predicted, line.granted, line.note) == ("18,176", "—", "modelled: skipped here")
 

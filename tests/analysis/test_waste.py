@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.analysis.waste import wastes
+from harness.analysis.waste import reservations, wastes
+from harness.record import TrialRecord
 from tests.analysis.strategy_build import analysed, record, request, scrapes
 
 MIX = {"context_median": 100, "output_median": None, "sigma": 1.0}
@@ -33,3 +34,22 @@ def test_loads_of_equal_lengths_have_no_such_analysis() -> None:
     made = record(requests=(request(0, 100, 10),), samples=scrapes((1.0, 0.1, 1.0)))
     _, analysis = analysed(made)
     assert wastes(analysis, [made]) == ()
+
+
+def test_a_variants_reservations_are_the_means_of_its_trials() -> None:
+    """Both trials store 480 tokens on average; held are 2 · 2,048 of them, or 1 · 2,048."""
+    requests = (request(0, 200, 80), request(1, 200, 80))
+
+    def whole(repeat: int, running: float) -> TrialRecord:
+        flat = scrapes((1.0, 6 / 40, running), (8.85, 6 / 40, running))
+        given = {"requests": requests, "samples": flat, "stamp": "emulated", "repeat": repeat}
+        return record("whole", **given, length_mix=MIX)
+
+    trials = [whole(0, 2.0), whole(1, 1.0)]
+    (found,) = reservations(wastes(analysed(*trials)[1], trials))
+    assert (found.variant, found.stamp, found.reserves) == ("whole", "emulated", "whole length")
+    assert found.running_mean == pytest.approx(1.5)
+    # (1 - 480/4,096 + 1 - 480/2,048) / 2; of the pool's 5,120: (3,616 + 1,568) / 2.
+    assert found.of_held == pytest.approx((0.8828125 + 0.765625) / 2)
+    assert found.of_pool == pytest.approx(2592 / 5120)
+    assert found.stored_of_pool == pytest.approx(480 / 5120)
