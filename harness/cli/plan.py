@@ -52,6 +52,10 @@ def _as_json(
         "estimate": {
             "total_s": expected.total_s,
             "quality_s": expected.quality_s,
+            "judge_s": expected.judge_s,
+            "launches": expected.launches,
+            "trials": expected.trials,
+            "skipped": list(expected.skipped),
             "basis": expected.basis,
         },
         "trials": [_trial_json(item) for item in planned],
@@ -114,9 +118,12 @@ def _quality_lines(scenario: Scenario, expected: Estimate) -> list[str]:
         hidden = f" and {format_count(count)} questions for needles"
     line = (
         f"quality: {asked} of {format_count(context)} tokens with answers of "
-        f"{format_count(quality.answer_tokens)}{hidden}, to each variant once and to the baseline "
-        f"twice; about {format_duration(expected.quality_s)} of the whole"
+        f"{format_count(quality.answer_tokens)}{hidden}, to each variant "
+        f"{'that runs ' if expected.skipped else ''}once and to the baseline twice; about "
+        f"{format_duration(expected.quality_s)} of the whole"
     )
+    if expected.judge_s is not None:
+        line += f", of which the judge takes about {format_duration(expected.judge_s)}"
     return [line]
 
 
@@ -158,15 +165,18 @@ def _setting(scenario: Scenario) -> str:
 
 
 def estimate_text(expected: Estimate) -> str:
-    """How many trials and launches, how long, and what that rests on."""
+    """How many trials and launches will run, how long, and what that rests on."""
     where = (
         f"in {counted(expected.launches, 'server launch', 'server launches')}"
-        if expected.launches
+        if expected.launches is not None
         else "on a server that is running already"
     )
+    skipped = ""
+    if expected.skipped:
+        skipped = f"; {counted(len(expected.skipped), 'variant')} will be skipped here"
     return (
         f"{counted(expected.trials, 'trial')} {where}, about "
-        f"{format_duration(expected.total_s)}\n  (estimate from {expected.basis})"
+        f"{format_duration(expected.total_s)}{skipped}\n  (estimate from {expected.basis})"
     )
 
 

@@ -3,6 +3,9 @@
 Method: the last finished run of the same scenario and profile gives the start-up time per launch
 and the load time of each workload it shares with this one. What no run has measured is worked
 out from a start-up time and two token rates per profile; those are assumptions, and said to be.
+Variants of which it is known before any start that they will be skipped take no time. Not covered:
+refusals that only the engine knows of, and answers that differ from the baseline's so seldom that
+the judge has less to do.
 """
 
 from __future__ import annotations
@@ -14,13 +17,16 @@ from statistics import fmean
 
 from harness.errors import KvbenchError
 from harness.execute import pressing
+from harness.execute.quality import is_asked
 from harness.execute.strategies import refusal
+from harness.quality.judge import JUDGE_CONCURRENCY, PASSAGE_CHARACTERS
 from harness.record import ATTACHED, BenchRecord, Run
-from harness.scenario import Scenario, Trial, Workload, expand, launch_groups, slugify
+from harness.scenario import Quality, Scenario, Trial, Workload, expand, launch_groups, slugify
 from harness.scenario.load import NEEDLE_ANSWER_TOKENS
 from harness.store import read_manifest, read_run, runs_of
 from harness.theory.recompute import kv_computations
-from harness.units import Seconds, counted, format_duration
+from harness.units import Seconds, Tokens, counted, format_duration
+from harness.workload.judge_pairs import CONTROL_KINDS, ORDERS, controls_of_a_kind
 from harness.workload.lengths import request_lengths, turn_length
 
 
@@ -44,6 +50,14 @@ ASSUMED = {
 }
 
 
+#: A named judge's time for one verdict, several being asked for at once; an assumption.
+_NAMED_VERDICT_S: Seconds = 2.0
+#: Round numbers from the embedded model's own judging: its instructions, a verdict with its reason.
+_JUDGE_INSTRUCTIONS: Tokens = 100
+_VERDICT: Tokens = 50
+#: English has four to five.
+_CHARACTERS_PER_TOKEN = 4
+
 #: Start and stop of the reference engine, which loads a model and no more.
 _REFERENCE_LAUNCH: tuple[Seconds, Seconds] = (8.0, 1.0)
 
@@ -52,56 +66,70 @@ _REFERENCE_LAUNCH: tuple[Seconds, Seconds] = (8.0, 1.0)
 class Estimate:
     """Predicted wall time of a bench, and the sentence that says what it rests on.
 
-    ``launches`` is 0 for a server that is running already; ``quality_s`` is the part of the total
-    that questions about quality take.
+    ``launches`` and ``trials`` are those that will run, ``skipped`` the variants of which it is
+    known that none will. ``launches`` is None for a server that is running already; ``quality_s``
+    is the part of the total that questions about quality take, ``judge_s`` that of the judge in
+    it where it is not measured together with them.
     """
 
     total_s: Seconds
-    launches: int
+    launches: int | None
     trials: int
     basis: str
     quality_s: Seconds = 0.0
+    judge_s: Seconds | None = None
+    skipped: tuple[str, ...] = ()
 
 
 def estimate(scenario: Scenario, root: Path) -> Estimate:
     """Estimate the wall time of a scenario from stored runs, else from assumed rates."""
     trials = expand(scenario)
-    launches = 0 if scenario.attach else len(launch_groups(trials))
+    played = [trial for trial in trials if not _refused(trial, scenario)]
+    playing = {trial.variant for trial in played}
     rates = ASSUMED[scenario.profile]
     earlier = _last_finished(root, scenario)
-    loads = _measured_loads(earlier)
-    load_s = [loads.get(_key(trial)) for trial in trials]
-    known = sum(value is not None for value in load_s)
-    assumed = (
-        _REFERENCE_LAUNCH if scenario.engine == "reference" else (rates.startup_s, rates.stop_s)
+    launches = 0 if scenario.attach else len(launch_groups(played))
+    launch = _measured_launch(earlier)
+    assumed = (rates.startup_s, rates.stop_s)
+    start_s, stop_s = launch or (_REFERENCE_LAUNCH if scenario.engine == "reference" else assumed)
+    measured = _measured_loads(earlier)
+    loads = [measured.get(_key(trial)) for trial in played]
+    load_s = sum(
+        _assumed_s(trial, rates) if known is None else known
+        for trial, known in zip(played, loads, strict=True)
     )
-    measured_launch = _measured_launch(earlier)
-    start_s, stop_s = measured_launch or assumed
-    refused = [_refused(trial, scenario) for trial in trials]
-    idle = len({trial.launch for trial, no in zip(trials, refused, strict=True) if no})
-    total_s = (launches - idle) * (start_s + stop_s) + sum(
-        value if value is not None else _assumed_s(trial, rates)
-        for value, trial, no in zip(load_s, trials, refused, strict=True)
-        if not no
+    quality_s = asked_s = _measured_quality_s(scenario, earlier)
+    judge_s = None
+    if quality_s is None:
+        judge_s = assumed_judge_s(scenario, played, rates)
+        quality_s = assumed_questions_s(scenario, played, rates) + (judge_s or 0.0)
+    parts = (
+        _Part("starts of servers", launches, launches if launch is not None else 0),
+        _Part(f"{{}} of {counted(len(played), 'trial')}", len(played), _known(loads)),
+        _Part("questions of quality", scenario.quality is not None, asked_s is not None),
     )
-    asked_s = _measured_quality_s(scenario, earlier)
-    quality_s = assumed_quality_s(scenario, rates) if asked_s is None else asked_s
-    total_s += quality_s
-    # What goes into the sum, and whether the earlier run told it.
-    rests = {
-        "starts of servers": launches == 0 or measured_launch is not None,
-        f"{known} of {counted(len(trials), 'trial')}": known == len(trials),
-        "questions of quality": scenario.quality is None or asked_s is not None,
-    }
-    used = {
-        "starts of servers": launches > 0 and measured_launch is not None,
-        f"{known} of {counted(len(trials), 'trial')}": known > 0,
-        "questions of quality": asked_s is not None and scenario.quality is not None,
-    }
-    told = tuple(name for name, is_used in used.items() if is_used)
-    run_id = earlier[0].run_id if earlier is not None else None
-    basis = _basis(run_id, told, whole=all(rests.values()), rates=rates)
-    return Estimate(total_s, launches, len(trials), basis, quality_s)
+    return Estimate(
+        total_s=launches * (start_s + stop_s) + load_s + quality_s,
+        launches=None if scenario.attach else launches,
+        trials=len(played),
+        basis=_basis(earlier[0].run_id if earlier is not None else None, parts, rates),
+        quality_s=quality_s,
+        judge_s=judge_s,
+        skipped=tuple(dict.fromkeys(t.variant for t in trials if t.variant not in playing)),
+    )
+
+
+def _known(values: Sequence[Seconds | None]) -> int:
+    return sum(value is not None for value in values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What goes into the sum: how many of it, and how many of these an earlier run told."""
+
+    name: str
+    count: int
+    told: int
 
 
 def _refused(trial: Trial, scenario: Scenario) -> bool:
@@ -120,21 +148,56 @@ def _measured_quality_s(
     return earlier[0].quality_s if same else None
 
 
-def assumed_quality_s(scenario: Scenario, rates: Rates) -> Seconds:
+def assumed_questions_s(scenario: Scenario, played: Sequence[Trial], rates: Rates) -> Seconds:
     """One pass per variant and two of the baseline: every prompt answered, then scored again."""
     quality = scenario.quality
-    if quality is None:
+    passes = _passes(scenario, played)
+    if quality is None or not passes:
         return 0.0
     decode = rates.decode_tokens_per_s_per_stream
-    context = quality.context_tokens or scenario.workloads[0].context_tokens
-    task_s = 2 * context / rates.prefill_tokens_per_s + quality.answer_tokens / decode
+    task_s = 2 * _context(scenario, quality) / rates.prefill_tokens_per_s
+    task_s += quality.answer_tokens / decode
     grid = quality.needles
     cells = 2 * len(grid.depths) * grid.per_cell if grid is not None else 0
     needles_s = sum(
         cells * (length / rates.prefill_tokens_per_s + NEEDLE_ANSWER_TOKENS / decode)
         for length in (grid.context_tokens if grid is not None else ())
     )
-    return (len(scenario.served) + 1) * (quality.num_prompts * task_s + needles_s)
+    return passes * (quality.num_prompts * task_s + needles_s)
+
+
+def _passes(scenario: Scenario, played: Sequence[Trial]) -> int:
+    """How often all is asked: never without the baseline, on whose answers others are scored."""
+    asked = {trial.variant for trial in played if is_asked(scenario, trial)}
+    return len(asked) + 1 if scenario.baseline in asked else 0
+
+
+def assumed_judge_s(scenario: Scenario, played: Sequence[Trial], rates: Rates) -> Seconds | None:
+    """Time of the judge if every pair of answers differs; None where nobody judges.
+
+    The baseline's own server judges at a launch after the variants', so not with one repeat. Of a
+    named judge only the number of questions is known: it is taken to answer one in some seconds.
+    """
+    quality = scenario.quality
+    if quality is None or quality.judge is None:
+        return None
+    named = quality.judge.url is not None
+    variants = _passes(scenario, played) - 2
+    if variants < 1 or not (named or scenario.repeats > 1):
+        return None
+    pairs = variants * quality.num_prompts
+    count = len(ORDERS) * (pairs + CONTROL_KINDS * controls_of_a_kind(pairs))
+    if named:
+        return count * _NAMED_VERDICT_S / JUDGE_CONCURRENCY
+    streams_per_s = JUDGE_CONCURRENCY * rates.decode_tokens_per_s_per_stream
+    decode = min(streams_per_s, rates.decode_max_per_s)
+    passage = min(_context(scenario, quality), PASSAGE_CHARACTERS // _CHARACTERS_PER_TOKEN)
+    prompt = _JUDGE_INSTRUCTIONS + passage + 2 * quality.answer_tokens
+    return count * (prompt / rates.prefill_tokens_per_s + _VERDICT / decode)
+
+
+def _context(scenario: Scenario, quality: Quality) -> Tokens:
+    return quality.context_tokens or scenario.workloads[0].context_tokens
 
 
 def _assumed_s(trial: Trial, rates: Rates) -> Seconds:
@@ -226,15 +289,16 @@ def _measured_launch(
     return bench.server_startup_s / launches, bench.server_stop_s / launches
 
 
-def _basis(run_id: str | None, told: Sequence[str], *, whole: bool, rates: Rates) -> str:
-    """What the estimate rests on; ``told`` is what the earlier run gave, ``whole``: all of it."""
+def _basis(run_id: str | None, parts: Sequence[_Part], rates: Rates) -> str:
+    """What the estimate rests on: an earlier run, for what it told, and assumed rates."""
     assumed = (
         f"assumed rates ({rates.basis}: start {format_duration(rates.startup_s)}, prefill "
         f"{rates.prefill_tokens_per_s:,.0f} tokens/s, decode up to {rates.decode_max_per_s:,.0f} "
         "tokens/s)"
     )
+    told = [part.name.format(part.told) for part in parts if part.count and part.told]
     if run_id is None or not told:
         return f"{assumed}; no earlier run like this one is stored here"
-    if whole:
+    if all(part.told >= part.count for part in parts):
         return f"the run {run_id} on this profile"
     return f"the run {run_id} for {', '.join(told)}, else {assumed}"

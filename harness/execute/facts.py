@@ -14,11 +14,13 @@ from harness.scenario import Scenario, Trial
 from harness.shell import relative_to_here, with_tilde
 from harness.telemetry.engine import read_granted
 from harness.telemetry.process import tree_rss_bytes, worker_bytes
-from harness.units import Bytes
+from harness.units import Bytes, Seconds
 
 #: What stands for the model of an attached server that never answered.
 UNKNOWN_MODEL = "(whatever the attached server serves)"
 _LOG_BYTES = 4 << 20
+#: Asked once, right after a start, when a machine may still be busy; what isn't heard is unknown.
+_GRANTED_S: Seconds = 10.0
 
 
 def trial_facts(
@@ -83,7 +85,7 @@ def server_facts(
         served_model=vllm.SERVED_NAME,
         engine_version=engine_version,
         attention_backend=server_log.attention_backend(log),
-        granted=read_granted(server.root_url),
+        granted=read_granted(server.root_url, _GRANTED_S),
         startup_s=server.startup_s,
         cpu_binding=binding_text(log),
         device_used_before_bytes=used_before,

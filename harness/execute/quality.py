@@ -108,11 +108,16 @@ def check_inputs(quality: Quality | None) -> None:
         read_user_prompts(Path(quality.prompts))
 
 
+def is_asked(scenario: Scenario, trial: Trial) -> bool:
+    """Whether the trial's server is asked anything about quality, at whatever launch."""
+    if scenario.quality is None or trial.engine != "vllm" or trial.model != scenario.model:
+        return False
+    return not writes_no_text(trial.flags)
+
+
 def due(folder: Path, scenario: Scenario, trial: Trial) -> tuple[Due, ...]:
     """What this launch is to play, in order; empty where quality is off or done."""
-    if scenario.quality is None or trial.engine != "vllm" or trial.model != scenario.model:
-        return ()
-    if writes_no_text(trial.flags):
+    if not is_asked(scenario, trial):
         return ()
     records = read_quality(folder)
     stored = {record.head.pass_id: record.head for record in records.passes}

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 #: How often a malformed answer is asked for again.
 ATTEMPTS = 3
 VERDICT_TOKENS = 120
+#: So many questions are put at once.
+JUDGE_CONCURRENCY = 4
 #: So much of a passage is shown; English has four to five characters to a token.
 PASSAGE_CHARACTERS = 12_000
 #: Of a longer one: its ends, and so many places where the known answer stands, a sentence at least.
@@ -72,7 +74,7 @@ class JudgeTarget:
     model: str
     api_key: str | None = field(default=None, repr=False)
     timeout_s: Seconds = 300.0
-    concurrency: int = 4
+    concurrency: int = JUDGE_CONCURRENCY
     passage_characters: int = PASSAGE_CHARACTERS
 
 

@@ -25,6 +25,10 @@ from harness.workload.corpus import NOUNS, fact_question, fact_sentence, records
 PairKind = Literal["real", "identical", "degraded", "known"]
 #: Controls of each kind: as many as a fifth of the pairs, but never fewer or more than these.
 FEWEST_CONTROLS, MOST_CONTROLS = 4, 12
+#: Identical, degraded and known answers.
+CONTROL_KINDS = 3
+#: Every pair is shown in both.
+ORDERS: tuple[Literal["ab", "ba"], ...] = ("ab", "ba")
 #: An answer with fewer words can't be cut or shuffled so that one sees it.
 _SHORTEST_WORDS = 8
 
@@ -69,18 +73,20 @@ def questions(
     rng = random.Random(f"{seed}/judge")  # noqa: S311 - reproducible, not secret
     usable = [prompt for prompt in prompts if reference.get(prompt.index, "").strip()]
     real = list(_real(prompts, reference, variants))
-    count = max(FEWEST_CONTROLS, min(MOST_CONTROLS, len(real) // 5))
+    count = controls_of_a_kind(len(real))
     controls = [
         *_identical(usable, reference, count, rng),
         *_degraded(usable, reference, count, rng),
         *_known(prompts, needles, count, rng),
     ]
-    asked = [Question(pair, order) for pair in (*real, *controls) for order in _ORDERS]
+    asked = [Question(pair, order) for pair in (*real, *controls) for order in ORDERS]
     rng.shuffle(asked)
     return tuple(asked)
 
 
-_ORDERS: tuple[Literal["ab", "ba"], ...] = ("ab", "ba")
+def controls_of_a_kind(pairs: int) -> int:
+    """How many controls of each kind go with so many pairs, if the answers allow for them."""
+    return max(FEWEST_CONTROLS, min(MOST_CONTROLS, pairs // 5))
 
 
 def same_text(one: str, other: str) -> bool:

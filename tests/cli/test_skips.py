@@ -22,6 +22,18 @@ def test_a_sweep_of_which_some_is_skipped_is_exit_0_and_says_so(
     assert "lists auto, fp8, fp8_e4m3, fp8_e5m2" in " ".join(done.stdout.split())
 
 
+def test_a_plan_counts_what_will_run_and_says_what_will_not(scenario: Path) -> None:
+    words = ("--set", "variants.fp4={kv_cache_dtype: nvfp4}", "--set", "quality.num_prompts=2")
+    done = kvbench("plan", str(scenario), "--profile", "cpu", *words)
+    assert done.returncode == 0, done.stderr
+    head = done.stdout.splitlines()[2]
+    assert head.startswith("2 trials in 2 server launches, about ")
+    assert head.endswith("; 1 variant will be skipped here")
+    assert "to each variant that runs once and to the baseline twice" in done.stdout
+    # What would be asked is told all the same, with the reason.
+    assert "will be skipped: the CPU backend of vLLM lists" in done.stdout
+
+
 @pytest.mark.usefixtures("fake_engine")
 def test_a_sweep_of_which_all_is_skipped_is_exit_1_with_the_reason(
     scenario: Path, tmp_path: Path

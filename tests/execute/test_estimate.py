@@ -83,6 +83,61 @@ def test_a_run_of_another_model_is_no_basis(tmp_path: Path, model: Path) -> None
     assert expected.total_s > 2 * (rates.startup_s + rates.stop_s)
 
 
+def test_variants_that_will_be_skipped_take_no_time(tmp_path: Path, model: Path) -> None:
+    rest = estimate(scenario(tmp_path, model, *QUALITY, "repeats=2"), tmp_path / "r")
+    fp4 = "variants.fp4={kv_cache_dtype: nvfp4}"
+    swept = estimate(scenario(tmp_path, model, *QUALITY, "repeats=2", fp4), tmp_path / "r")
+    assert (rest.launches, rest.trials, rest.skipped) == (4, 4, ())
+    assert (swept.launches, swept.trials, swept.skipped) == (4, 4, ("fp4",))
+    assert swept.total_s == pytest.approx(rest.total_s)
+    assert swept.quality_s == pytest.approx(rest.quality_s)
+
+
+def test_where_all_will_be_skipped_nothing_is_started_and_nothing_asked(
+    tmp_path: Path, model: Path
+) -> None:
+    alone = ("variants={fp4: {kv_cache_dtype: nvfp4}}", "baseline=fp4")
+    told = estimate(scenario(tmp_path, model, *QUALITY, *alone), tmp_path / "r")
+    # Not None, which stands for a server that is running already.
+    assert (told.launches, told.trials, told.total_s, told.judge_s) == (0, 0, 0.0, None)
+
+
+def test_the_judges_time_is_part_of_the_questions(tmp_path: Path, model: Path) -> None:
+    """2 pairs and 4 controls of each of 3 kinds, in both orders: 28 questions.
+
+    Each is 100 + 64 + 2 × 8 = 180 tokens at 600 a second and a verdict of 50 tokens at 4 × 25 a
+    second: 0.3 + 0.5 s.
+    """
+
+    def asked(*changes: str) -> Any:
+        return estimate(scenario(tmp_path, model, *QUALITY, *changes), tmp_path / "r")
+
+    without = asked("repeats=2", "quality.judge=off")
+    assert without.judge_s is None
+    judged = asked("repeats=2")
+    assert judged.judge_s == pytest.approx(28 * 0.8)
+    assert judged.quality_s == pytest.approx(without.quality_s + 28 * 0.8)
+    assert judged.total_s == pytest.approx(without.total_s + 28 * 0.8)
+    # With one repeat no launch of the baseline comes after the variant's.
+    assert asked("repeats=1").judge_s is None
+    # A named judge needs no launch; 2 s for each, four at once.
+    named = "quality.judge={url: 'http://127.0.0.1:9/v1', model: m}"
+    assert asked("repeats=1", named).judge_s == pytest.approx(28 * 2 / 4)
+
+
+def test_a_judge_has_nothing_to_do_where_only_the_baseline_answers(
+    tmp_path: Path, model: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text(CONFIG)
+    changes = ("repeats=2", f"variants.fp8={{model: {other}}}")
+    told = estimate(scenario(tmp_path, model, *QUALITY, *changes), tmp_path / "r")
+    # Two passes of two prompts: 2 × 64 / 600 + 8 / 25 s each.
+    assert told.judge_s is None
+    assert told.quality_s == pytest.approx(2 * 2 * (2 * 64 / 600 + 8 / 25))
+
+
 def test_what_a_bench_told_is_no_part_of_an_estimate(tmp_path: Path, model: Path) -> None:
     # A run in which nothing was measured finishes, too, and is no basis.
     path = tmp_path / "demo.yaml"
