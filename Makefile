@@ -11,6 +11,10 @@ export SCENARIO PROFILE RUN ENGINE TORCH_INDEX PYTHON ARGS
 
 MODEL ?= smollm2-135m-instruct
 export MODEL
+# As in harness/engines/embedded.py, which can't be asked before there is a .venv.
+EMBEDDED = smollm2-135m-instruct
+known-model = case ' $(EMBEDDED) ' in *" $$MODEL "*) ;; \
+	*) printf 'there is no embedded model %s: MODEL is one of %s\n' "$$MODEL" '$(EMBEDDED)' >&2; exit 2;; esac
 
 .DEFAULT_GOAL := help
 .PHONY: help setup bench report model kvpress test check clean
@@ -53,10 +57,14 @@ report: ## rebuild a report from what was stored (RUN=results/scenario/run [ARGS
 	@sh requirements/setup.sh
 	@.venv/bin/kvbench report "$$RUN" $(ARGS)
 
-model: setup ## fetch and convert the embedded model (MODEL=name)
+model: ## fetch and convert the embedded model (MODEL=name)
+	@$(known-model)
+	@sh requirements/setup.sh
 	@.venv/bin/kvbench model fetch "$$MODEL" $(ARGS)
 
-kvpress: setup ## cache bytes and perplexity of NVIDIA's kvpress, in an environment of its own
+kvpress: ## cache bytes and perplexity of NVIDIA's kvpress, in an environment of its own
+	@$(known-model)
+	@sh requirements/setup.sh
 	@sh requirements/kvpress.sh $(ARGS)
 
 test: setup ## run the tests, those with the real engine among them

@@ -19,6 +19,8 @@ from types import ModuleType
 
 import pytest
 
+from harness.engines.embedded import EMBEDDED
+
 ROOT = Path(__file__).parent.parent
 MAKE = shutil.which("make") or "make"
 # What a `make test` around these tests hands down to them.
@@ -308,6 +310,9 @@ def test_make_bench_without_a_scenario_lists_them_and_sets_nothing_up(clone: Pat
         (("bench", "SCENARIO=nope"), "there is no scenario nope"),
         (("bench", "SCENARIO=elsewhere/tiny.yaml"), "there is no scenario elsewhere/tiny.yaml"),
         (("bench", "SCENARIO=tiny", "PROFILE=gpu"), "PROFILE is cpu or cuda"),
+        (("model", "MODEL=nope"), "there is no embedded model nope: MODEL is one of smollm2-135m"),
+        (("model", "MODEL="), "there is no embedded model : MODEL is one of"),
+        (("kvpress", "MODEL=nope"), "there is no embedded model nope"),
         (("report",), "none is stored here: make bench SCENARIO=smoke makes one"),
         (("report", "RUN=results/tiny/20260101"), "there is no stored run results/tiny/20260101"),
     ],
@@ -321,6 +326,19 @@ def test_a_name_that_leads_nowhere_is_told_before_anything_is_set_up(
     assert not (clone / ".venv").exists()
     if "scenario" in said:
         assert "  tiny\n" in done.stderr
+
+
+def test_make_knows_the_embedded_models_and_hands_their_names_on(clone: Path) -> None:
+    (clone / "requirements/setup.sh").write_text("exit 0\n")
+    (clone / ".venv/bin").mkdir(parents=True)
+    stub(clone / ".venv/bin", "kvbench", 'echo "$@"')
+    for name in EMBEDDED:
+        assert make(clone, "model", f"MODEL={name}").stdout == f"model fetch {name}\n"
+    refusal = make(clone, "model", "MODEL=nope").stderr.splitlines()[0]
+    assert refusal.partition("MODEL is one of ")[2].split() == list(EMBEDDED)
+    # A name with what a shell would take for code reaches nobody.
+    assert make(clone, "model", MODEL="$(touch hacked); x").returncode != 0
+    assert not (clone / "hacked").exists()
 
 
 def test_make_report_lists_the_runs_that_are_stored_and_takes_each_of_their_names(
