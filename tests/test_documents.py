@@ -358,7 +358,7 @@ VALUES = {
         "fail",
     ),
     *("full", "sliding", "chunked", "mla", "recurrent", "bench", "judge", "doctor", "compare"),
-    *("at", "least", "most", "variants"),
+    *("at", "least", "most", "variants", "random", "weights"),
 }
 
 
@@ -426,3 +426,33 @@ def test_the_json_of_doctor_is_documented_key_by_key() -> None:
     assert done.exit_code in (0, 1)
     told = section("docs/results-format.md", "### judge, doctor, compare").partition("`doctor`")[2]
     assert_told(told, [json.loads(done.stdout)])
+
+
+def test_what_pages_say_of_the_scenarios_that_ship_is_so() -> None:
+    shipped = {path.stem: path for path in sorted((ROOT / "scenarios").glob("*.yaml"))}
+    resolved = {
+        (name, profile): load_scenario(path, profile)
+        for name, path in shipped.items()
+        for profile in PROFILES
+    }
+    # README: no compiler is needed on a CPU, since no graph is compiled.
+    for (name, profile), scenario in resolved.items():
+        if profile == "cpu" and scenario.engine == "vllm":
+            eager = [scenario.flags_of(one).get("enforce_eager") for one in scenario.served]
+            assert set(eager) == {True}, name
+    # README and docs/strategies.md list them all, docs/quality.md those that ask.
+    listed = {row[0] for rows in tables("README.md") for row in rows if rows[0][0] == "scenario"}
+    assert {name for cell in listed for name in re.findall(r"`(\w+)`", cell)} == set(shipped)
+    strategies = {row[0].strip("`") for row in tables("docs/strategies.md")[0][1:]}
+    assert strategies == set(shipped) - {"smoke"}
+    (asking, silent) = re.findall(
+        r"Five of the scenarios that ship ask, in both profiles: (.*?)\. The others (.*)\n",
+        (ROOT / "docs/quality.md").read_text(),
+    )[0]
+    for name in shipped:
+        asks = {resolved[name, profile].quality is not None for profile in PROFILES}
+        assert asks == {f"`{name}`" in asking}, name
+        assert (f"`{name}`" in silent) is not (f"`{name}`" in asking), name
+    assert resolved["strategies", "cpu"].variants.keys() >= {"paged"}
+    for profile in PROFILES:
+        assert len(resolved["strategies", profile].variants) == 8
