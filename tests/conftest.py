@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from harness.execute import alone
 from tests.standin.fixture import own_standin, standin
@@ -13,6 +14,13 @@ from tests.standin.fixture import own_standin, standin
 __all__ = ["own_standin", "standin"]
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# The machine is shared: how long an example takes says nothing about the code. The same examples
+# every time, so that a failure is the change's own.
+settings.register_profile(
+    "shared", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("shared")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -113,7 +114,12 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         store.new_run_folder(tmp_path / "results", "demo")
 
 
-def test_runs_of_one_second_are_listed_in_the_order_in_which_they_began(tmp_path: Path) -> None:
+def test_runs_of_one_second_are_listed_in_the_order_in_which_they_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Every millisecond of a second's first tenth; the machine's own clock may be set back.
+    moments = itertools.count(1_700_000_000_000_000_000, 1_000_000)
+    monkeypatch.setattr("time.time_ns", lambda: next(moments))
     made = [store.new_run_folder(tmp_path, "demo").name for _ in range(100)]
     assert made == sorted(set(made))
 

@@ -99,11 +99,13 @@ def test_whoever_looks_while_others_begin_takes_none_of_them_for_a_killed_one(
     looking = threading.Thread(target=look_without_end)
     looking.start()
     lost = []
-    for number in range(300):
-        with announced(tmp_path / "other" / f"run-{number}"):
-            if not list((cache / FOLDER).glob(f"*-run-{number}")):
-                lost.append(number)
-    done.set()
-    looking.join()
+    try:
+        for number in range(300):
+            with announced(tmp_path / "other" / f"run-{number}"):
+                if not list((cache / FOLDER).glob(f"*-run-{number}")):
+                    lost.append(number)
+    finally:
+        done.set()
+        looking.join()
     assert lost == []
     assert list((cache / FOLDER).iterdir()) == []

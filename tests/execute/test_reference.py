@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from harness import machine, store
+from harness.engines import reference_child
 from harness.execute.estimate import estimate
 from harness.execute.local import run_scenario
 from harness.execute.outline import outline
@@ -20,6 +20,7 @@ from harness.record import BenchRecord, GpuFacts, TrialRecord
 from harness.scenario import Scenario, load_scenario
 from harness.telemetry import nvml
 from tests.engines import tiny_llama
+from tests.processes import command_line
 
 SCENARIO = """\
 schema: 1
@@ -94,16 +95,9 @@ class KillsTheEngine(Silent):
     """Ends the engine of one variant in the middle of its load."""
 
     def load(self, progress: LoadProgress, kv_usage: float | None) -> None:
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit() and _parent(folder) == os.getpid():
-                os.kill(int(folder.name), signal.SIGKILL)
-
-
-def _parent(folder: Path) -> int | None:
-    try:
-        return int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
+        for child in psutil.Process().children():
+            if Path(reference_child.__file__).name in command_line(child):
+                child.kill()
 
 
 def test_an_engine_that_dies_fails_its_trials_and_resume_completes_the_run(

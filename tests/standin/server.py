@@ -108,7 +108,8 @@ class Connection(asyncio.Protocol):
         if method == "POST" and toy.wants(path, body):
             # What answer quality asks; everything that is timed goes the stand-in's own way.
             model = toy.parse(os.environ.get("FAKE_TOY", ""), self.state.max_model_len)
-            self.reply_json(*model.handle(path, json.loads(body)))
+            if not (model.silent and route == "completions"):
+                self.reply_json(*model.handle(path, json.loads(body)))
         elif method == "POST" and route == "completions":
             self.complete(options.strip("/"), headers, json.loads(body))
         elif path.endswith("/v1/models"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 
@@ -9,9 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.load.playing import planned, play_against
 from tests.standin.behaviour import Behaviour, parse_options
-from tests.standin.fixture import own_standin, standin
-
-__all__ = ["own_standin", "standin"]
 
 
 def test_options_are_laid_over_the_defaults_and_mistakes_are_refused():
@@ -45,22 +43,29 @@ def test_the_metrics_are_prometheus_text_and_count_what_was_served(own_standin):
     assert samples["vllm:cache_config_info"].labels["num_gpu_blocks"] == "364"
 
 
+def cache_usage(origin: str) -> float:
+    with urllib.request.urlopen(f"{origin}/metrics", timeout=5) as reply:  # noqa: S310
+        lines = reply.read().decode().splitlines()
+    (line,) = [line for line in lines if line.startswith("vllm:kv_cache_usage_perc{")]
+    return float(line.split()[-1])
+
+
 def test_a_running_request_holds_whole_blocks(own_standin):
-    plan, url = planned(1, output_tokens=200), own_standin.url(ttft_s=0.1, itl_s=0.005)
-    usage: list[float] = []
+    usage = [cache_usage(own_standin.origin)]
 
-    def look(_progress: object) -> None:
-        address = f"{own_standin.origin}/metrics"
-        with urllib.request.urlopen(address, timeout=5) as reply:  # noqa: S310
-            line = [
-                x for x in reply.read().decode().splitlines() if x.startswith("vllm:kv_cache_u")
-            ]
-        usage.append(float(line[0].split()[-1]))
+    def seen() -> str | None:
+        usage.append(cache_usage(own_standin.origin))
+        return "seen" if usage[-1] else None
 
-    play_against(url, plan, on_progress=look)
+    url = own_standin.url(fail="hang", fail_after=1)
+    play_against(url, planned(1, output_tokens=200), should_stop=seen)
     # 7 + 200 tokens are two blocks of 128, of 364 blocks less the null block.
-    assert max(usage) == pytest.approx(2 / 363)
-    assert usage[-1] == 0
+    assert (usage[0], usage[-1]) == (0, pytest.approx(2 / 363))
+    # It hears that the client has gone within a moment.
+    deadline = time.monotonic() + 30
+    while cache_usage(own_standin.origin) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert cache_usage(own_standin.origin) == 0
 
 
 def test_it_says_how_late_it_was(own_standin):

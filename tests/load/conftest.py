@@ -1,3 +1,0 @@
-from tests.standin.fixture import own_standin, standin
-
-__all__ = ["own_standin", "standin"]
