@@ -21,11 +21,10 @@ from harness.cli import scenarios
 from harness.cli.outcome import check_measured, strict_exit
 from harness.cli.plan import estimate_text
 from harness.cli.progress import BenchProgress
-from harness.cli.report import REPORTS_ROOT
 from harness.execute.adaptive import Until
 from harness.execute.estimate import estimate
 from harness.execute.local import run_scenario
-from harness.report.build import build_report_of, check_writable
+from harness.report.build import REPORTS_ROOT, build_report_of, check_writable
 from harness.report.evidence import time_text
 from harness.report.terminal import print_result
 from harness.shell import own_program, shell_line

@@ -16,6 +16,7 @@ from harness.units import (
     format_bytes,
     format_count,
     format_duration,
+    format_flops_per_s,
     format_percent,
     format_rate,
 )
@@ -162,10 +163,9 @@ def _roofline(roofline: Mapping[str, Any]) -> str:
     head = ("context", "TTFT at least", "TPOT at least (one request)", "at once", "output at most")
     text = _table(head, rows)
     batch, tokens = roofline["compute_bound_batch"], roofline["kv_exceeds_weights_at_tokens"]
-    rate = roofline["flops_per_s"] / 1e12
     device = (
         f"  {roofline['device']}: {format_bandwidth(roofline['bandwidth_bytes_per_s'])}, "
-        f"{rate:,.0f} TFLOP/s ({roofline['source']})"
+        f"{format_flops_per_s(roofline['flops_per_s'])} ({roofline['source']})"
     )
     shortest = format_count(roofline["per_context"][0]["context_tokens"])
     lines = [text, device, f"  {_arithmetic(batch, shortest)}", f"  {_reads(tokens)}"]
@@ -178,13 +178,14 @@ def _arithmetic(batch: int | None, tokens: str) -> str:
             f"at {tokens} tokens decoding is bound by memory whatever the batch: every request "
             "brings its own keys and values"
         )
-    return f"at {tokens} tokens decoding is bound by arithmetic from a batch of {batch:,} on"
+    from_batch = f"from a batch of {format_count(batch)} on"
+    return f"at {tokens} tokens decoding is bound by arithmetic {from_batch}"
 
 
 def _reads(tokens: int | None) -> str:
     if tokens is None:
         return "a single request never reads more KV than weights"
-    return f"a single request reads more KV than weights from {tokens:,} tokens on"
+    return f"a single request reads more KV than weights from {format_count(tokens)} tokens on"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -23,13 +23,12 @@ from harness.analysis.gate import Gate, Rule, decide, parse_rule
 from harness.cli import streams
 from harness.cli.runs import find_measured
 from harness.errors import InputError, StoreError
-from harness.report.across import page_folder, print_across, write_page
+from harness.report.across import page_folder, write_page
 from harness.report.across_text import across_text
-from harness.report.build import check_writable
+from harness.report.build import REPORTS_ROOT, check_writable
 from harness.report.markdown import markdown
+from harness.report.terminal import print_across
 from harness.store import DEFAULT_ROOT, read_bench
-
-REPORTS_ROOT = Path("reports")
 
 
 def compare(

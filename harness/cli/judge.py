@@ -11,12 +11,11 @@ import typer
 from harness.analysis.judging import judge_outcome
 from harness.analysis.plain import plain
 from harness.analysis.quality_results import JudgeOutcome
-from harness.cli.report import REPORTS_ROOT
 from harness.cli.runs import find
 from harness.errors import KvbenchError
 from harness.execute.judging import KEY_VARIABLES, api_key, check_url, judge_stored
 from harness.quality.judge import JudgeTarget
-from harness.report.build import build_report
+from harness.report.build import REPORTS_ROOT, build_report
 from harness.report.quality_text import judge_sentences
 from harness.store import DEFAULT_ROOT, read_quality
 

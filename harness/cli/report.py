@@ -23,12 +23,10 @@ from harness.cli.runs import find, find_measured
 from harness.errors import InputError
 from harness.record import BenchRecord, TrialRecord
 from harness.report import export as exports
-from harness.report.build import build_report_of
+from harness.report.build import REPORTS_ROOT, build_report_of
 from harness.report.scoreboard import print_scoreboard, write_scoreboard
 from harness.report.terminal import print_result
 from harness.store import DEFAULT_ROOT, read_bench, read_quality
-
-REPORTS_ROOT = Path("reports")
 
 
 def report(

@@ -23,7 +23,7 @@ from harness.report.section import drawn_sections
 from harness.scenario.load import slugify
 from harness.shell import own_program, shell_line
 
-DEFAULT_ROOT = Path("reports")
+REPORTS_ROOT = Path("reports")
 PAGE = "report.html"
 
 
@@ -62,7 +62,7 @@ def build_report_of(
     Raises:
         StoreError: the report can't be written.
     """
-    folder = report_folder(bench, reports_root or DEFAULT_ROOT)
+    folder = report_folder(bench, reports_root or REPORTS_ROOT)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return write_report(bench, trials, analysis, run_dir=run_dir, folder=folder)

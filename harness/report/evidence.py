@@ -168,7 +168,7 @@ def _ceilings(analysis: Analysis) -> str:
         return f"unknown: {next(iter(reasons), 'no trial was played')}"
     return (
         f"{known.device}: {units.format_bandwidth(known.bandwidth_bytes_per_s)}, "
-        f"{units.format_rate(known.flops_per_s / 1e12, 'TFLOP/s', 2)} ({known.source})"
+        f"{units.format_flops_per_s(known.flops_per_s, 2)} ({known.source})"
     )
 
 

@@ -12,30 +12,22 @@ what happened over time (``timeline``), how a chart is drawn (``charts``) or wri
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from harness import units
 from harness.analysis.cliff import cliffs
 from harness.analysis.results import Analysis, Comparison, Ledger, LedgerLine
 from harness.record import TrialRecord
-from harness.report import charts, loads, phases, spread, style, sweeps, timeline
+from harness.report import charts, loads, phases, spread, sweeps, timeline
 from harness.report.names import load_name
+from harness.report.places import places
+from harness.report.plate import Plate, plate
 from harness.units import Bytes
 
 #: Workloads in one bar chart.
 MAX_GROUPS = 8
 #: An error that is written as 0.0 %.
 _EXACT = 0.0005
-
-
-@dataclass(frozen=True, slots=True)
-class Plate:
-    """A chart that was drawn and written."""
-
-    picture: style.Picture
-    caption: str
-    alt: str
 
 
 METERS = {
@@ -47,39 +39,25 @@ METERS = {
 
 def plates(analysis: Analysis, trials: Sequence[TrialRecord], folder: Path) -> tuple[Plate, ...]:
     """Draw every chart of a run and write its files into ``folder``."""
-    drawn: list[Plate] = []
-    for chart in charts_of(analysis, trials):
-        with style.drawing():
-            picture = style.write(chart.draw(), chart.name, chart.title, folder)
-        drawn.append(Plate(picture, chart.caption, chart.alt))
-    return tuple(drawn)
+    return tuple(plate(chart, folder) for chart in charts_of(analysis, trials))
 
 
 def charts_of(analysis: Analysis, trials: Sequence[TrialRecord]) -> Iterator[charts.Chart]:
     """The charts that a run gets, in the order of the page."""
-    places = _places(analysis)
+    place = places(analysis)
     for made in (
-        _memory(analysis, places),
-        _in_use(analysis, places),
+        _memory(analysis, place),
+        _in_use(analysis, place),
         _ledger(analysis),
-        loads.throughput(analysis, places),
-        loads.latency(analysis, places),
+        loads.throughput(analysis, place),
+        loads.latency(analysis, place),
         phases.chart_of_phases(analysis, trials),
-        *spread.charts_of_spread(analysis, trials, places),
-        *(() if _cliff_tells(analysis) else sweeps.charts_of_sweeps(analysis, places)),
-        *timeline.charts_over_time(analysis, trials, places),
+        *spread.charts_of_spread(analysis, trials, place),
+        *(() if _cliff_tells(analysis) else sweeps.charts_of_sweeps(analysis, place)),
+        *timeline.charts_over_time(analysis, trials, place),
     ):
         if made is not None:
             yield made
-
-
-def _places(analysis: Analysis) -> Mapping[str, int]:
-    """Each variant's place, hence its colour and marker; the baseline comes first."""
-    names = dict.fromkeys(
-        [analysis.baseline, *(kv.variant for kv in analysis.kv)]
-        + [t.variant for t in analysis.trials]
-    )
-    return {name: place for place, name in enumerate(names)}
 
 
 # ── memory ──────────────────────────────────────────────────────────────────────────────────

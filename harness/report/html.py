@@ -23,7 +23,7 @@ from harness.analysis.results import Analysis
 from harness.characters import harmless
 from harness.record import BenchRecord, TrialRecord
 from harness.report import claims, evidence, tables
-from harness.report.gallery import Plate
+from harness.report.plate import Plate
 from harness.report.section import Drawn
 from harness.report.sentence import OF_THE_RUN, OF_VARIANTS, Answer, answer
 

@@ -21,9 +21,10 @@ from harness.analysis.quality_results import (
 from harness.analysis.results import Analysis
 from harness.analysis.retrieval import NEEDLE_TASKS
 from harness.record import BenchRecord, TrialRecord
-from harness.report import quality_charts
 from harness.report.charts import Chart
+from harness.report.charts import quality as quality_charts
 from harness.report.parts import Grid, Section
+from harness.report.places import places
 from harness.report.quality_text import (
     KINDS,
     NOT_YET_WORSE,
@@ -36,7 +37,6 @@ from harness.report.quality_text import (
     small,
     standing_sentence,
 )
-from harness.report.strategy_charts import place_of
 from harness.units import DASH, Tokens, counted, format_count, format_percent
 from harness.workload.corpus import PASSAGES
 
@@ -354,7 +354,7 @@ def _line(analysis: Analysis, quality: QualityAnalysis, one: VariantQuality) -> 
     known = [b for b in one.by_position if b.kl_mean is not None]
     return quality_charts.Line(
         label=_name(one, quality),
-        place=place_of(analysis, one.variant),
+        place=places(analysis)[one.variant],
         is_floor=one.kind == "self",
         positions=tuple((b.start + b.end) / 2 for b in known),
         values=tuple(b.kl_mean or 0.0 for b in known),
@@ -431,7 +431,7 @@ def _map(label: str, task: str, kind: str, found: Retrieval) -> quality_charts.H
 
 def _map_alt(one: quality_charts.HeatMap) -> str:
     rows = [
-        f"{depth:.0%} deep "
+        f"{format_percent(depth, 0)} deep "
         + ", ".join(f"{text} at {context}" for text, context in zip(row, one.contexts, strict=True))
         for depth, row in zip(one.depths, one.texts, strict=True)
     ]

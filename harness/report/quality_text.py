@@ -20,7 +20,15 @@ from harness.analysis.quality_results import (
     VariantQuality,
 )
 from harness.scenario import slugify
-from harness.units import DASH, counted, format_count, format_duration, format_percent, listed
+from harness.units import (
+    DASH,
+    counted,
+    format_count,
+    format_duration,
+    format_percent,
+    format_significant,
+    listed,
+)
 
 KINDS = {
     "identical": "identical answers called a tie",
@@ -51,10 +59,8 @@ def kl_text(kl: Range | None) -> str:
 
 
 def small(value: float | None) -> str:
-    """A divergence: 0, or three significant digits."""
-    if value is None:
-        return DASH
-    return "0" if value == 0 else f"{value:.3g}"
+    """A divergence: three significant digits."""
+    return format_significant(value)
 
 
 def share_text(share: Range | None) -> str:

@@ -10,19 +10,15 @@ Not covered: how the figures are worked out (``analysis.scaling``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from harness import units
 from harness.analysis.results import Analysis
 from harness.analysis.scaling import Curve, Growth, PowerFit, Scaling, VariantScaling, scaling
 from harness.record import BenchRecord, TrialRecord
-from harness.report import style
 from harness.report.charts import Chart
+from harness.report.charts.reference import HeldBar, TimeLine, held_bars, time_lines
 from harness.report.parts import Grid, Section
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from harness.theory.recompute import kv_computations, redundant_kv_computations
 
 AXIS = (
     "Times are those of transformers answering one request at a time, an axis of its own: they are "
@@ -67,8 +63,9 @@ def fit_text(fit: PowerFit | None) -> str:
     if fit is None:
         return units.DASH
     if fit.low is None or fit.high is None:
-        return f"{fit.exponent:.2f}"
-    return f"{fit.exponent:.2f} [{fit.low:.2f}, {fit.high:.2f}]"
+        return units.format_count(fit.exponent, 2)
+    low, high = (units.format_count(end, 2) for end in (fit.low, fit.high))
+    return f"{units.format_count(fit.exponent, 2)} [{low}, {high}]"
 
 
 def _time_lead(found: Scaling) -> str:
@@ -104,8 +101,25 @@ def _time_theory(found: Scaling) -> str:
         "Counted step by step, recomputation grows in proportion to the length for one token and "
         f"as its square over a sequence: exponents 1 and 2.{counts} Reading the weights costs "
         "every token the same with and without a cache, so it is taken off before the exponents "
-        "are fitted. The chapter's 750,000 for 500 tokens after a prompt of 1,000 takes every "
-        "step at its final length; counted, 624,750 are computed, 623,251 of them again."
+        f"are fitted. {_chapter()}"
+    )
+
+
+def _chapter() -> str:
+    """The chapter's own example of recomputation, counted step by step."""
+    prompt, output = 1000, 500
+    told, computed, again = (
+        units.format_count(count)
+        for count in (
+            (prompt + output) * output,
+            kv_computations(prompt, output, cached=False),
+            redundant_kv_computations(prompt, output),
+        )
+    )
+    return (
+        f"The chapter's {told} for {output} tokens after a prompt of {units.format_count(prompt)} "
+        f"takes every step at its final length; counted, {computed} are computed, {again} of them "
+        "again."
     )
 
 
@@ -240,7 +254,10 @@ def _charts(found: Scaling) -> Iterator[Chart]:
             "the exponent. Marks are medians of the launches; the thin line is what recomputation "
             "adds (the difference of the two). Left one token, right a whole sequence.",
             "; ".join(_curve_alt(v.variant, v.per_token.curve) for v in found.variants),
-            lambda: _draw_times(found),
+            lambda: time_lines(
+                tuple(_times(found, lambda v: v.per_token, found.recompute_per_token)),
+                tuple(_times(found, lambda v: v.total, found.recompute_total)),
+            ),
         )
     if found.of_cache("static") is not None:
         yield Chart(
@@ -254,7 +271,7 @@ def _charts(found: Scaling) -> Iterator[Chart]:
                 for v in found.variants
                 for h in v.held
             ),
-            lambda: _draw_bytes(found),
+            lambda: held_bars(_bars(found)),
         )
 
 
@@ -272,85 +289,29 @@ def _curve_alt(name: str, curve: Curve) -> str:
     return f"{name}: {points}"
 
 
-def _draw_times(found: Scaling) -> Figure:
-    figure, (left, right) = style.figure(3.9, ncols=2)
-    _draw_curves(left, found, lambda v: v.per_token, found.recompute_per_token)
-    left.set_title("time of one token")
-    left.set_xlabel("tokens that it sees")
-    _draw_curves(right, found, lambda v: v.total, found.recompute_total)
-    right.set_title("time of a whole sequence")
-    right.set_xlabel("tokens generated until then, prompt included")
-    left.legend(loc="upper left")
-    return figure
-
-
-def _draw_curves(
-    axes: Axes, found: Scaling, of: Callable[[VariantScaling], Growth], spared: Growth | None
-) -> None:
+def _times(
+    found: Scaling, of: Callable[[VariantScaling], Growth], spared: Growth | None
+) -> Iterator[TimeLine]:
+    """The line of every variant, and of what recomputation adds where it adds anything."""
     for place, variant in enumerate(found.variants):
-        curve, look = of(variant).curve, style.look(place)
-        axes.plot(
-            [n for n, _ in curve],
-            [t for _, t in curve],
-            color=look.color,
-            marker=look.marker,
-            linestyle=look.dash,
-            label=style.drawable(f"{variant.variant}: exponent {fit_text(of(variant).fit)}", 60),
-        )
-    extra = [(n, t) for n, t in spared.curve if t > 0] if spared is not None else []
+        growth = of(variant)
+        label = f"{variant.variant}: exponent {fit_text(growth.fit)}"
+        yield TimeLine(label, place, tuple(growth.curve))
+    extra = tuple((n, t) for n, t in spared.curve if t > 0) if spared is not None else ()
     if extra and spared is not None:
-        axes.plot(
-            [n for n, _ in extra],
-            [t for _, t in extra],
-            color=style.MUTED,
-            linewidth=0.9,
-            label=f"difference: exponent {fit_text(spared.fit)}",
-        )
-    _log_axes(axes)
-    axes.legend(loc="upper left", fontsize=8)
+        yield TimeLine(f"difference: exponent {fit_text(spared.fit)}", None, extra)
 
 
-def _log_axes(axes: Axes) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.xaxis.set_major_locator(LogLocator(base=2, numticks=7))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: units.format_count(n)))
-    axes.yaxis.set_major_formatter(
-        FuncFormatter(lambda t, _: style.trimmed(units.format_duration(t)))
-    )
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    # Room for the legend above the curves.
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high * (high / low) ** 0.45)
-    style.light_grid(axes, "both")
-
-
-def _draw_bytes(found: Scaling) -> Figure:
+def _bars(found: Scaling) -> list[HeldBar]:
+    """Every request's cache, the shortest request first, its variants side by side."""
     bars = [(h, v, place) for place, v in enumerate(found.variants) for h in v.held]
     bars.sort(key=lambda bar: (bar[0].sequence_tokens, bar[0].workload_label, bar[2]))
-    figure, axes = style.figure(0.9 + 0.34 * len(bars))
-    for row, (held, _, place) in enumerate(bars):
-        look = style.look(place)
-        axes.barh(row, held.allocated_bytes, 0.7, color=look.color, hatch=look.hatch, alpha=0.75)
-        if held.needed_bytes is not None:
-            axes.plot([held.needed_bytes] * 2, [row - 0.42, row + 0.42], color=style.INK, lw=2)
-        axes.text(
-            held.allocated_bytes,
-            row,
-            f" {units.format_bytes(held.allocated_bytes)}",
-            va="center",
-            fontsize=8.5,
+    return [
+        HeldBar(
+            f"{h.workload_label.split(':')[0]}, {v.variant}",
+            place,
+            h.allocated_bytes,
+            h.needed_bytes,
         )
-    names = [
-        style.drawable(f"{h.workload_label.split(':')[0]}, {v.variant}", 40) for h, v, _ in bars
+        for h, v, place in bars
     ]
-    axes.set_yticks(range(len(bars)), names)
-    axes.invert_yaxis()
-    top = max(held.allocated_bytes for held, *_ in bars)
-    axes.set_xlim(0, top * 1.2)
-    style.byte_ticks(axes.xaxis, top)
-    style.light_grid(axes, "x")
-    return figure

@@ -132,7 +132,7 @@ def _count(count: int | None) -> Figure:
 
 def _value(value: float | None) -> str:
     """Six digits tell any two rows apart that a reader would."""
-    return "" if value is None else f"{value:.6g}"
+    return "" if value is None else units.format_significant(value, 6)
 
 
 def _excerpt(text: str) -> str:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from harness.analysis.scoreboard import METRICS, Scoreboard, ScoreRow
 from harness.characters import printable
 from harness.errors import StoreError
-from harness.report import claims, html, style
-from harness.report.charts import Chart
+from harness.report import claims, html
+from harness.report.plate import Plate, plate
 from harness.report.scores import BETTER, HEADS, cell_text, chart, served
 from harness.store import write_whole
 
@@ -35,17 +35,15 @@ def write_scoreboard(board: Scoreboard, folder: Path) -> tuple[Path, Path]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        made = chart(board)
-        with style.drawing():
-            picture = style.write(made.draw(), made.name, made.title, folder)
+        drawn = plate(chart(board), folder)
         path = folder / PAGE
-        write_whole(path, _page(board, picture, made))
-        return path, picture.png
+        write_whole(path, _page(board, drawn))
+        return path, drawn.picture.png
     except OSError as error:
         raise StoreError(f"can't write the report: {error.strerror}", where=str(folder)) from error
 
 
-def _page(board: Scoreboard, picture: style.Picture, made: Chart) -> str:
+def _page(board: Scoreboard, drawn: Plate) -> str:
     reference = [row for row in board.rows if row.engine != "vllm"]
     tables = [("On vLLM", served(board))] + (
         [("On the reference engine, one request at a time", reference)] if reference else []
@@ -55,10 +53,10 @@ def _page(board: Scoreboard, picture: style.Picture, made: Chart) -> str:
         "tables": [(title, [_line(row) for row in rows]) for title, rows in tables if rows],
         "heads": [(HEADS[metric], BETTER[metric]) for metric in METRICS],
         "claim": claims.claims(["C15"])[0],
-        "picture": picture,
-        "svg": html.own(picture.inline_svg),
-        "alt": made.alt,
-        "caption": made.caption,
+        "picture": drawn.picture,
+        "svg": html.own(drawn.picture.inline_svg),
+        "alt": drawn.alt,
+        "caption": drawn.caption,
     }
     return html.render("scoreboard.html.j2", context)
 

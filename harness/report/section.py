@@ -21,11 +21,9 @@ from harness.report import (
     strategy_eviction,
     strategy_memory,
     strategy_serving,
-    style,
 )
-from harness.report.charts import Chart
-from harness.report.gallery import Plate
 from harness.report.parts import Section
+from harness.report.plate import Plate, plate
 
 Maker = Callable[[BenchRecord, Sequence[TrialRecord], Analysis], Section | None]
 
@@ -58,7 +56,7 @@ def drawn_sections(
 ) -> tuple[Drawn, ...]:
     """The run's sections; their charts are written into ``folder``."""
     return tuple(
-        Drawn(section, tuple(_plate(chart, folder) for chart in section.charts))
+        Drawn(section, tuple(plate(chart, folder) for chart in section.charts))
         for section in sections(bench, trials, analysis)
     )
 
@@ -74,9 +72,3 @@ def sections(
         for section in made
         if section is not None and (not cited or not section.claims or cited & set(section.claims))
     )
-
-
-def _plate(chart: Chart, folder: Path) -> Plate:
-    with style.drawing():
-        picture = style.write(chart.draw(), chart.name, chart.title, folder)
-    return Plate(picture, chart.caption, chart.alt)

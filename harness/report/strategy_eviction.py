@@ -14,13 +14,20 @@ from harness.analysis.quality_results import Retrieval
 from harness.analysis.reasons import by_reason
 from harness.analysis.results import Analysis, TrialAnalysis
 from harness.record import HOW_ENDED, BenchRecord, TrialRecord
-from harness.report import trade_off
-from harness.report.charts import Chart, Pair
+from harness.report.charts import Chart, Pair, trade_off
 from harness.report.parts import Grid, Section
-from harness.report.strategy_charts import place_of
+from harness.report.places import places
 from harness.report.strategy_rows import blocks_text, pair_chart, throughput_text
 from harness.specs.eviction import SnapKvRule
-from harness.units import DASH, format_bytes, format_count, format_rate, format_ratio, listed
+from harness.units import (
+    DASH,
+    format_bytes,
+    format_count,
+    format_rate,
+    format_ratio,
+    format_significant,
+    listed,
+)
 
 _RULES = (
     "Sinks and window: the first S tokens stay, and the W most recent; blocks between them go "
@@ -144,7 +151,7 @@ def _of_kvpress(found: Sequence[Evicting], pressed: Sequence[Pressed]) -> Iterat
         yield (
             f"SnapKV twice: vLLM cut to {format_count(budget)} tokens gives a perplexity of "
             f"{format_count(mine.perplexity, 2)}, kvpress at {format_count(near.kept_tokens)} "
-            f"tokens (ratio {near.ratio:g}) {format_count(near.perplexity, 2)}."
+            f"tokens (ratio {format_significant(near.ratio)}) {format_count(near.perplexity, 2)}."
         )
 
 
@@ -313,7 +320,7 @@ def _kvpress_grid(pressed: Sequence[Pressed]) -> Grid:
         tuple(
             (
                 each.variant,
-                f"{each.ratio:g}",
+                format_significant(each.ratio),
                 format_count(each.predicted_tokens),
                 format_count(each.kept_tokens),
                 format_bytes(each.predicted_bytes),
@@ -340,7 +347,7 @@ def _charts(
     given = [
         Pair(
             each.variant,
-            place_of(analysis, each.variant),
+            places(analysis)[each.variant],
             each.predicted_blocks,
             each.measured_blocks,
         )
@@ -363,7 +370,7 @@ def _size(each: Evicting) -> float | None:
 
 def _marks(analysis: Analysis, found: Sequence[Evicting]) -> list[trade_off.Mark]:
     return [
-        trade_off.Mark(each.variant, place_of(analysis, each.variant), size, each.perplexity)
+        trade_off.Mark(each.variant, places(analysis)[each.variant], size, each.perplexity)
         for each in found
         if each.rule is not None
         and each.perplexity is not None

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.analysis import breakeven, growth, window
-from harness.analysis.results import Analysis, KvComparison, KvFigures
+from harness.analysis.results import Analysis, KvComparison
 from harness.record import BenchRecord, TrialRecord
 from harness.report.charts import Chart, Pair
-from harness.report.parts import Grid, Section
-from harness.report.strategy_charts import (
+from harness.report.charts.parts import tick_duration
+from harness.report.charts.strategy import (
     Curve,
     Panel,
-    duration_tick,
     panels,
-    place_of,
 )
+from harness.report.parts import Grid, Section
+from harness.report.places import places
 from harness.report.strategy_rows import blocks_text, pair_chart, throughput_text
 from harness.units import (
     DASH,
@@ -114,15 +114,9 @@ def _growth_grid(each: growth.Growth) -> Grid:
     )
 
 
-#: Device memory that moves by less than this share of itself counts as flat.
-_FLAT_WITHIN = 0.05
-
-
 def _growth_title(found: Sequence[growth.Growth]) -> str:
     points = [point for each in found for point in each.points]
-    highest = max((p.device_high_bytes or 0 for p in points), default=0)
-    spans = [span for each in found if (span := each.device_span_bytes) is not None]
-    flat = bool(spans) and max(spans) <= _FLAT_WITHIN * highest
+    flat = all(each.device_flat for each in found)
     follows = all(point.within_a_block for point in points)
     left = "KV memory in use follows the formula" if follows else "KV memory in use and its formula"
     return f"{left} while device memory stays flat" if flat else f"{left}; device memory beside it"
@@ -132,7 +126,7 @@ def _growth_chart(analysis: Analysis, found: Sequence[growth.Growth]) -> Chart:
     curves: list[Curve] = []
     device: list[Curve] = []
     for each in found:
-        place = place_of(analysis, each.variant)
+        place = places(analysis)[each.variant]
         for count in sorted({point.requests for point in each.points}):
             own = [point for point in each.points if point.requests == count]
             x = tuple(float(point.context_tokens) for point in own)
@@ -278,7 +272,6 @@ def _break_text(each: breakeven.BreakEven) -> str:
 
 
 def _dtype_grid(analysis: Analysis) -> Grid:
-    base = next((kv.predicted for kv in analysis.kv if kv.is_baseline), None)
     rows = [
         (
             kv.variant,
@@ -286,7 +279,7 @@ def _dtype_grid(analysis: Analysis) -> Grid:
             format_count(kv.predicted.kv_bytes_per_token if kv.predicted else None),
             format_count(kv.predicted.kv_cache_tokens if kv.predicted else None),
             format_count(kv.granted.kv_cache_tokens),
-            _capacity_text(kv, base),
+            _capacity_text(kv),
             _state(analysis, kv),
         )
         for kv in analysis.kv
@@ -307,12 +300,11 @@ def _dtype_grid(analysis: Analysis) -> Grid:
     )
 
 
-def _capacity_text(kv: KvComparison, base: KvFigures | None) -> str:
+def _capacity_text(kv: KvComparison) -> str:
     """The measured ratio; by theory alone, and marked so, where nothing was granted."""
-    if kv.capacity_ratio is not None or kv.predicted is None or base is None:
+    if kv.capacity_ratio is not None or kv.modelled_capacity_ratio is None:
         return format_ratio(kv.capacity_ratio)
-    mine, theirs = kv.predicted.kv_cache_tokens, base.kv_cache_tokens
-    return f"{format_ratio(mine / theirs)} modelled" if mine and theirs else DASH
+    return f"{format_ratio(kv.modelled_capacity_ratio)} modelled"
 
 
 def _state(analysis: Analysis, kv: KvComparison) -> str:
@@ -361,7 +353,7 @@ def _line_chart(analysis: Analysis, fitted: dict[str, breakeven.Line]) -> Chart:
         curves.append(
             Curve(
                 name,
-                place_of(analysis, name),
+                places(analysis)[name],
                 line.contexts,
                 line.itl_s,
                 ends,
@@ -373,7 +365,7 @@ def _line_chart(analysis: Analysis, fitted: dict[str, breakeven.Line]) -> Chart:
         "context in the middle of the decode (tokens)",
         "ITL (lower is better)",
         tuple(curves),
-        duration_tick,
+        tick_duration,
     )
     return Chart(
         "strategy-break-even",
@@ -578,7 +570,7 @@ def _window_chart(analysis: Analysis, found: Sequence[window.Capped]) -> Chart:
     given = [
         Pair(
             each.variant,
-            place_of(analysis, each.variant),
+            places(analysis)[each.variant],
             each.predicted_blocks,
             each.measured_blocks,
         )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from harness.analysis.results import Analysis
 from harness.report.charts import Chart, Pair
-from harness.report.strategy_charts import pairs
+from harness.report.charts.strategy import pairs
 from harness.report.tables import ratio_text
 from harness.units import DASH, Bytes, format_bytes, format_count
 

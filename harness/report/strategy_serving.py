@@ -6,23 +6,22 @@ Not covered: what a cache stores per token, which ``strategy_memory`` tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from statistics import fmean
 
 from harness.analysis import cliff, offload, prefix, waste
 from harness.analysis.results import Analysis, Interval
 from harness.record import BenchRecord, TrialRecord
 from harness.report.charts import Ceiling, Chart, Pair
-from harness.report.parts import Grid, Section
-from harness.report.strategy_charts import (
+from harness.report.charts.parts import tick_duration
+from harness.report.charts.strategy import (
     Bound,
     Curve,
     Panel,
     Shares,
-    duration_tick,
     panels,
-    place_of,
     shares,
 )
+from harness.report.parts import Grid, Section
+from harness.report.places import places
 from harness.report.strategy_rows import pair_chart
 from harness.report.sweeps import ceiling
 from harness.report.tables import ratio_text
@@ -52,23 +51,23 @@ def waste_section(
 ) -> Section | None:
     """Whole-length reservations beside paging, under requests of mixed lengths."""
     found = waste.wastes(analysis, records)
-    whole = [each for each in found if each.reserves == "whole length"]
-    paged = [each for each in found if each.reserves == "blocks"]
-    if not whole or not paged:
+    whole, paged = _first(found, "whole length"), _first(found, "blocks")
+    if whole is None or paged is None:
         return None
-    ratio, interval = _throughput_ratio(analysis, whole[0].variant, paged[0].variant)
+    ratio, interval = _throughput_ratio(analysis, whole.variant, paged.variant)
+    reserved = next(each for each in found if each.variant == whole.variant)
     return Section(
         anchor="reservations",
         title="Whole-length reservations against paging",
         lead=(
-            f"Whole-length reservations would leave {_mean(whole, lambda w: w.of_held)} of what "
-            f"they hold empty, pages {_mean(paged, lambda w: w.of_held)}; paging keeps "
-            f"{_mean_count(paged, lambda w: w.running_mean)} requests in flight, on average, where "
-            f"{_mean_count(whole, lambda w: w.running_mean)} would be, and serves "
+            f"Whole-length reservations would leave {format_percent(whole.of_held)} of what they "
+            f"hold empty, pages {format_percent(paged.of_held)}; paging keeps "
+            f"{format_count(paged.running_mean, 1)} requests in flight, on average, where "
+            f"{format_count(whole.running_mean, 1)} would be, and serves "
             f"{ratio_text(ratio, interval)} the output tokens per second."
         ),
         claims=("C6", "C7"),
-        theory=_waste_theory(whole[0]),
+        theory=_waste_theory(reserved),
         measured=(
             (
                 "The engine always pages. For whole lengths its max_num_seqs is capped at "
@@ -82,7 +81,7 @@ def waste_section(
             ),
         ),
         grids=(_waste_grid(found),),
-        charts=(_waste_chart(whole, paged),),
+        charts=(_waste_chart((whole, paged)),),
         not_covered=(
             "Other costs of contiguous caches, such as copying when one grows; on the reference "
             "engine see the scenario static_vs_growing_cache."
@@ -90,6 +89,12 @@ def waste_section(
         opens=True,
         keeps_points=True,
     )
+
+
+def _first(found: Sequence[waste.Waste], reserves: str) -> waste.Reservation | None:
+    """The first variant that reserves in this way."""
+    kinds = waste.reservations(found)
+    return next((each for each in kinds if each.reserves == reserves), None)
 
 
 def _waste_theory(each: waste.Waste) -> str:
@@ -101,14 +106,6 @@ def _waste_theory(each: waste.Waste) -> str:
         f"average while they are in flight, of {format_count(each.max_model_len)} reserved: "
         f"{predicted} empty. With pages only the tail of each request's last block is empty."
     )
-
-
-def _mean(found: Sequence[waste.Waste], value: Callable[[waste.Waste], float]) -> str:
-    return format_percent(fmean(value(each) for each in found))
-
-
-def _mean_count(found: Sequence[waste.Waste], value: Callable[[waste.Waste], float]) -> str:
-    return format_count(fmean(value(each) for each in found), 1)
 
 
 def _throughput_ratio(
@@ -155,14 +152,10 @@ def _waste_grid(found: Sequence[waste.Waste]) -> Grid:
     )
 
 
-def _waste_chart(whole: Sequence[waste.Waste], paged: Sequence[waste.Waste]) -> Chart:
+def _waste_chart(found: Sequence[waste.Reservation]) -> Chart:
     given = [
-        Shares(
-            f"{own[0].variant} ({own[0].stamp})",
-            fmean(each.stored_tokens / each.pool_tokens for each in own),
-            fmean(each.of_pool for each in own),
-        )
-        for own in (whole, paged)
+        Shares(f"{each.variant} ({each.stamp})", each.stored_of_pool, each.of_pool)
+        for each in found
     ]
     return Chart(
         "strategy-waste",
@@ -273,7 +266,7 @@ def _prefix_chart(analysis: Analysis, found: Sequence[prefix.Sharing]) -> Chart:
     given = [
         Pair(
             f"{each.variant}: {each.workload_label.split(':')[0]}",
-            place_of(analysis, each.variant),
+            places(analysis)[each.variant],
             each.predicted_blocks,
             each.measured_blocks,
         )
@@ -414,7 +407,7 @@ def _offload_chart(analysis: Analysis, found: Sequence[offload.Returning]) -> Ch
         curves.append(
             Curve(
                 each.variant,
-                place_of(analysis, each.variant),
+                places(analysis)[each.variant],
                 tuple(float(tokens) for tokens, _ in known),
                 tuple(wait for _, wait in known),
                 joined=True,
@@ -425,7 +418,7 @@ def _offload_chart(analysis: Analysis, found: Sequence[offload.Returning]) -> Ch
         "tokens of the turn's prompt",
         "TTFT p50 (lower is better)",
         tuple(curves),
-        duration_tick,
+        tick_duration,
     )
     return Chart(
         "strategy-turns",
@@ -522,7 +515,7 @@ def _cliff_grid(each: cliff.Cliff) -> Grid:
 def _cliff_chart(analysis: Analysis, found: Sequence[cliff.Cliff]) -> Chart:
     best = [_cliff_ceiling(analysis, each) for each in found]
     rows = [
-        _cliff_panels(place_of(analysis, each.variant), each, limit)
+        _cliff_panels(places(analysis)[each.variant], each, limit)
         for each, limit in zip(found, best, strict=True)
     ]
     return Chart(
@@ -583,7 +576,7 @@ def _cliff_panels(place: int, each: cliff.Cliff, best: Ceiling) -> tuple[Panel, 
             place,
             [level.ttft_p90_s for level in each.levels],
             "TTFT p90",
-            duration_tick,
+            tick_duration,
             tuple(upright),
             _bound(best, best.ttft_s, lambda v: f"roofline {format_duration(v)}"),
         ),

@@ -125,7 +125,6 @@ class TableText:
     rows: tuple[RowText, ...]
     more: tuple[RowText, ...]
     notes: tuple[Note, ...]
-    has_theory: bool
 
     def notes_of(self, rows: Sequence[RowText]) -> tuple[Note, ...]:
         """The doubts that a figure of ``rows`` points at."""
@@ -188,7 +187,6 @@ def table(comparison: Comparison) -> TableText:
         rows=rows,
         more=more,
         notes=notes.all(),
-        has_theory=any(cell.theory is not None for row in board for cell in row.cells),
     )
 
 

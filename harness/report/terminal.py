@@ -1,4 +1,4 @@
-"""The short table that a bench prints when it ends.
+"""The short tables that a bench prints when it ends, and a comparison of runs.
 
 Method: the same words and figures as the page's opening and scoreboard, the rows that decide
 alone, one block per workload; drawn by rich to the width of the terminal, plain where the output
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from harness.analysis.results import Analysis
 from harness.characters import printable
 from harness.record import ATTACHED
+from harness.report.across_text import AcrossText, PairText
 from harness.report.sentence import answer
 from harness.report.tables import CellText, RowText, TableText, table
 from harness.units import DASH, counted
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 #: More tables than these scroll the answer away.
 MAX_TABLES = 4
+#: The same where runs are compared.
+MAX_PAIRS = 6
 #: Wider than any table, for finding out how wide one wants to be.
 _UNBOUND = 10_000
 #: The rows that fit on one screen.
@@ -174,3 +177,65 @@ def _verdict(cell: CellText) -> str:
     doubt = "suspect" if cell.judgement == "suspect" else ""
     effect = cell.effect.removesuffix(" shown")
     return ", ".join(part for part in (effect, doubt) if part)
+
+
+# ── several runs ────────────────────────────────────────────────────────────────────────────
+
+
+def print_across(text: AcrossText, page: Path, console: Console) -> None:
+    """Print runs, differences, tables and the gate's answer, and where the page lies."""
+    from rich.text import Text
+
+    def line(words: str, tone: str = "") -> None:
+        console.print(Text(printable(words), style=tone), soft_wrap=True)
+
+    for run in text.runs:
+        role = " (baseline)" if run is text.runs[0] else ""
+        line(
+            f"{run.label}{role}: {run.scenario} {run.run_id}, {run.profile}, {run.device}, "
+            f"{run.model}, {run.engine}, commit {run.commit}; trials: {run.trials}",
+            "bold",
+        )
+    for one in text.differences:
+        values = " | ".join(one.values)
+        line(f"  differs{', unlike' if one.refused else ''}: {one.key}: {values}")
+    if not text.differences:
+        line("  nothing differs that the records tell")
+    for pair in text.pairs[:MAX_PAIRS]:
+        _print_pair(pair, console)
+    if len(text.pairs) > MAX_PAIRS:
+        line(f"… and {len(text.pairs) - MAX_PAIRS} more, in the page", "dim")
+    line(text.lead, "bold")
+    for point in text.points:
+        line(f" • {point}")
+    for limit in text.limits:
+        line(f" ! {limit}", "yellow")
+    _print_gate(text, console)
+    line(f"page: {page}")
+
+
+def _print_pair(pair: PairText, console: Console) -> None:
+    from rich.text import Text
+
+    if pair.table is not None:
+        print_table(pair.table, console)
+    else:
+        console.print(Text(printable(f"{pair.variant} · {pair.load}"), style="bold"))
+    ends = f" trials: {'; '.join(pair.ends)}; {pair.method}"
+    console.print(Text(printable(ends), style="dim"), soft_wrap=True)
+
+
+def _print_gate(text: AcrossText, console: Console) -> None:
+    from rich.text import Text
+
+    if text.gate_answer is None:
+        return
+    tone = {"good": "bold green", "bad": "bold red"}.get(text.gate_tone, "bold yellow")
+    for check in text.checks:
+        where = f"{check.run}, {check.variant} · {check.load}"
+        why = f"{check.change}: {check.reason}"
+        words = f" {check.verdict}: {check.rule} ({where}): {why}"
+        console.print(Text(printable(words)), soft_wrap=True)
+        for doubt in check.doubts:
+            console.print(Text(printable(f"   suspect: {doubt}"), style="dim"), soft_wrap=True)
+    console.print(Text(printable(text.gate_answer), style=tone), soft_wrap=True)

@@ -12,8 +12,9 @@ from rich.console import Console
 from harness.analysis.across import Across, compare_runs
 from harness.analysis.gate import Gate, decide, parse_rule
 from harness.errors import StoreError
-from harness.report.across import page_folder, print_across, write_page
+from harness.report.across import page_folder, write_page
 from harness.report.across_text import across_text
+from harness.report.terminal import print_across
 from tests import records
 from tests.analysis import runs
 

@@ -8,7 +8,7 @@ from harness.analysis.results import LedgerLine
 from harness.record import BenchRecord, TrialRecord
 from harness.report import gallery
 from harness.report.charts import PART_NAMES, Chart
-from harness.report.gallery import Plate
+from harness.report.plate import Plate
 from tests import records
 
 

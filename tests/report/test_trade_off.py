@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from harness.report import style
-from harness.report.trade_off import Level, Mark, Trail, draw
+from harness.report.charts.trade_off import Level, Mark, Trail, draw
 from harness.units import MIB
 
 MARKS = (Mark("window", 1, 2 * MIB, 24.0), Mark("snapkv", 2, 1.5 * MIB, 21.0))

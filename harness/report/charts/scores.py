@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.report import style
+from harness.units import format_tick_ratio
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +95,7 @@ def _ratio_axis(axes: Axes, given: Sequence[Score]) -> None:
 
 
 def _ratio(tick: float) -> str:
-    return f"{tick:g}×" if tick >= 0.5 else f"1/{1 / tick:g}×"
+    return format_tick_ratio(tick) if tick >= 0.5 else f"1/{format_tick_ratio(1 / tick)}"
 
 
 #: Marker, and whether it is filled, by stamp.

@@ -1,7 +1,7 @@
 """Charts of the strategies: lines over a length, shares of a pool, predicted beside measured.
 
 Each is a function of plain values and answers one question; axes start at zero. Not covered: what
-a title says, which ``strategies`` decides from the same values.
+a title says, which the strategies' sections decide from the same values.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness import units
-from harness.analysis.results import Analysis
 from harness.report import style
-from harness.report.charts import Pair, paired_bars
+from harness.report.charts.memory import Pair, paired_bars
 from harness.report.charts.parts import bound_line, with_bound
 
 if TYPE_CHECKING:
@@ -64,17 +63,6 @@ class Shares:
     label: str
     stored: float
     held: float
-
-
-def place_of(analysis: Analysis, variant: str) -> int:
-    """A variant's place, hence its colour and marker, as in the other charts."""
-    names = [kv.variant for kv in analysis.kv]
-    return names.index(variant) if variant in names else 0
-
-
-def duration_tick(seconds: float) -> str:
-    """A round tick of a time axis: ``500 ms``, ``10 s``."""
-    return "0" if seconds == 0 else style.trimmed(units.format_duration(seconds))
 
 
 def panels(rows: Sequence[Sequence[Panel]]) -> Figure:

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness import units
 from harness.report import style
+from harness.report.charts.parts import percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,8 +65,8 @@ def by_position(lines: Sequence[Line]) -> Figure:
     axes.set_xlim(left=0)
     axes.set_xlabel("position in prompt and answer (tokens)")
     axes.set_ylabel("mean KL (nats per token)")
-    style.tick_text(axes.xaxis, lambda value: f"{value:,.0f}", 8)
-    style.tick_text(axes.yaxis, lambda value: f"{value:.3g}")
+    style.tick_text(axes.xaxis, units.format_count, 8)
+    style.tick_text(axes.yaxis, units.format_significant)
     style.light_grid(axes, "y")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(4, len(lines)))
     return fig
@@ -110,8 +112,9 @@ def _heat(axes: Axes, one: HeatMap) -> None:
             )
     axes.set_xlim(0, len(one.contexts))
     axes.set_ylim(len(one.depths), 0)
-    axes.set_xticks([n + 0.5 for n in range(len(one.contexts))], [f"{c:,}" for c in one.contexts])
-    axes.set_yticks([n + 0.5 for n in range(len(one.depths))], [f"{d:.0%}" for d in one.depths])
+    contexts, depths = map(units.format_count, one.contexts), map(percent, one.depths)
+    axes.set_xticks([n + 0.5 for n in range(len(one.contexts))], list(contexts))
+    axes.set_yticks([n + 0.5 for n in range(len(one.depths))], list(depths))
     axes.tick_params(length=0)
     axes.set_title(f"{style.drawable(one.label, 20)}\n{one.kind}", fontsize=9)
     axes.set_xlabel("context (tokens)")
