@@ -19,7 +19,7 @@ from harness.load import LoadProgress
 from harness.record import BenchRecord, GpuFacts, TrialRecord
 from harness.scenario import Scenario, load_scenario
 from harness.telemetry import nvml
-from tests.engines import tiny_llama
+from tests.engines import reference_stub, tiny_llama
 from tests.processes import command_line
 
 SCENARIO = """\
@@ -142,6 +142,8 @@ def test_the_plan_names_the_child_and_the_estimate_counts_what_is_recomputed(
 def test_the_next_child_starts_only_when_a_gpu_has_its_memory_back(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # What is asked for is when the next child starts; the children have no model to load.
+    monkeypatch.setenv("KVBENCH_REFERENCE_PYTHON", str(reference_stub.program(tmp_path)))
     described = machine.describe
     card = GpuFacts(index=0, name="a card", total_bytes=80 << 30, driver=None)
     monkeypatch.setattr(
