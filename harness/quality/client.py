@@ -3,14 +3,18 @@
 Method: the openai client over plain requests (no streaming; nothing is timed here). A prompt goes
 out as token ids, so what a server sees is exactly what was planned. Temperature 0 and never a
 seed: a per-request seed ends the engine of vLLM's CPU build. Tokens come from ``/tokenize`` and
-``/detokenize``, scores from ``prompt_logprobs``; both are vLLM's, other servers lack them.
+``/detokenize``, scores from ``prompt_logprobs``; both are vLLM's, other servers lack them. What
+failed in transit is sent again; what got no reply within the time limit is not, since each try
+would cost the limit once more, and ``silence`` tells of a server that answers nothing any longer.
 
 Not covered: the judge, which may be anybody's server (``judge``).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -26,6 +30,10 @@ if TYPE_CHECKING:
 
 #: Of the context so many places are kept, evenly spread; of the answer all.
 CONTEXT_POSITIONS = 256
+#: How often a request that failed in transit, or that the server could not take yet, is sent again.
+RETRIES = 2
+#: After so many requests in a row without a reply a server counts as silent.
+SILENT_AFTER = 2
 #: Where a server writes −∞ in JSON, it writes a number like this one.
 _LEAST_LOGPROB = -9999.0
 
@@ -57,7 +65,11 @@ class EngineClient:
     def __init__(
         self, base_url: str, model: str, api_key: str | None = None, timeout_s: Seconds = 900.0
     ) -> None:
-        self._client = open_client(base_url, api_key, timeout_s)
+        # The openai client would send a request again that got no reply, too.
+        self._client = open_client(base_url, api_key, timeout_s, retries=0)
+        self._timeout_s = timeout_s
+        self._unanswered = 0
+        self._lock = Lock()
         self._key = api_key
         self._root = base_url.rstrip("/").removesuffix("/v1")
         self._model = model
@@ -65,6 +77,15 @@ class EngineClient:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+    def silence(self) -> str | None:
+        """Why nothing more should be asked: nobody replies; None while somebody does."""
+        if self._unanswered < SILENT_AFTER:
+            return None
+        return (
+            f"the server is up but silent: {SILENT_AFTER} requests in a row got no reply within "
+            f"{self._timeout_s:g} s"
+        )
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """The token ids of a bare text, without special tokens.
@@ -159,18 +180,41 @@ class EngineClient:
             return QualityScore(index, len(prompt), error=_first_line(error))
 
     def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        from openai import APIError
+        from openai import APIError, APITimeoutError
 
         try:
-            reply = self._client.post(
-                self._root + path, cast_to=dict[str, Any], body={"model": self._model, **body}
-            )
+            reply = self._sent(path, {"model": self._model, **body})
+        except APITimeoutError as error:
+            self._note(replied=False)
+            what = f"{path}: no reply within {self._timeout_s:g} s"
+            raise EngineError(what, where=self._root) from error
         except APIError as error:
+            self._note(replied=True)
             said = without_key(f"{path}: {error.message}", self._key)
             raise EngineError(said[:500], where=self._root) from error
+        self._note(replied=True)
         if not isinstance(reply, dict):
             raise EngineError(f"{path}: the reply is no JSON object", where=self._root)
         return reply
+
+    def _sent(self, path: str, body: Mapping[str, Any]) -> Any:
+        """One request, again after what may be over in a moment."""
+        from openai import APIConnectionError, APITimeoutError, InternalServerError, RateLimitError
+
+        for pause_s in (*(0.5 * 2**attempt for attempt in range(RETRIES)), None):
+            try:
+                return self._client.post(self._root + path, cast_to=dict[str, Any], body=body)
+            except APITimeoutError:
+                raise
+            except (APIConnectionError, InternalServerError, RateLimitError):
+                if pause_s is None:
+                    raise
+                time.sleep(pause_s)
+        raise AssertionError("the last try returns or raises")
+
+    def _note(self, *, replied: bool) -> None:
+        with self._lock:
+            self._unanswered = 0 if replied else self._unanswered + 1
 
 
 def _first_line(error: Exception) -> str:

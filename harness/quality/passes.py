@@ -4,7 +4,8 @@ Method: greedy answers to every prompt; then, for the prompts that are no needle
 prompt and answer are scored token by token (teacher-forced), whoever is asked. Order and batch
 are the caller's choice: one at a time, in order, for baseline and variants; reversed and several
 at once for the baseline's second pass, whose difference to the first is the noise floor. What is
-already recorded without an error is not asked again. A pass ends early when the server dies.
+already recorded without an error is not asked again. A pass ends early when the server dies or
+falls silent: each further question would cost its whole time limit.
 
 Not covered: starting servers, and which pass is due (``harness.execute.quality``).
 """
@@ -59,7 +60,7 @@ def ask_all(
         limit = asking.needle_answer_tokens if needle else asking.answer_tokens
         return client.answer(prompt.index, prompt.prompt_token_ids, limit)
 
-    return _play(left, ask, keep, asking)
+    return _play(left, ask, keep, asking, client.silence)
 
 
 def score_all(
@@ -87,7 +88,7 @@ def score_all(
             return client.score_behind(prompt.index, prompt.prompt_token_ids, answer)
         return client.score(prompt.index, prompt.prompt_token_ids, answer)
 
-    return _play(_ordered(due, asking), score, keep, asking)
+    return _play(_ordered(due, asking), score, keep, asking, client.silence)
 
 
 def _ordered(items: Iterable[T], asking: Asking) -> list[T]:
@@ -99,7 +100,11 @@ R = TypeVar("R", QualityAnswer, QualityScore)
 
 
 def _play(
-    items: Sequence[T], ask: Callable[[T], R], keep: Callable[[R], None], asking: Asking
+    items: Sequence[T],
+    ask: Callable[[T], R],
+    keep: Callable[[R], None],
+    asking: Asking,
+    silence: Callable[[], str | None],
 ) -> str | None:
     """Keep ``concurrency`` requests going; record each as it ends."""
     errors: list[str] = []
@@ -121,4 +126,6 @@ def _play(
             asking.progress(finished, len(items))
             if (dead := asking.death()) is not None:
                 return f"the server died: {dead}"
+            if (silent := silence()) is not None:
+                return silent
     return every_one_failed("request", errors, len(items))

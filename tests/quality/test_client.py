@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
+from threading import Event
+from typing import Any
 
 import pytest
 
@@ -90,6 +92,47 @@ def test_a_refusal_is_recorded_with_the_servers_own_words() -> None:
     assert answer.error is not None
     assert "told to fail" in answer.error
     assert score.error is not None
+
+
+def test_a_request_without_a_reply_is_not_sent_again_and_two_in_a_row_are_silence() -> None:
+    over = Event()
+    hangs: list[bool] = [True, False, True, True]
+
+    def handle(path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if hangs.pop(0):
+            over.wait(10)
+        return Toy().handle(path, body)
+
+    with serving(handle) as local:
+        client = EngineClient(local.url, "toy", timeout_s=0.3)
+        told = []
+        for index in range(4):
+            error = client.answer(index, ids_of("one two three four five"), 4).error
+            told.append((error, client.silence() is not None))
+        silence = client.silence()
+        client.close()
+        over.set()
+    lost = "/v1/completions: no reply within 0.3 s"
+    # A reply in between starts the count anew.
+    assert told == [(lost, False), (None, False), (lost, False), (lost, True)]
+    assert silence is not None
+    assert "2 requests in a row got no reply within 0.3 s" in silence
+    assert len(local.asked) == 4
+
+
+def test_what_the_server_could_not_take_yet_is_sent_again() -> None:
+    busy = [503, 429]
+
+    def handle(path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if busy:
+            return busy.pop(0), {"error": {"message": "not yet"}}
+        return Toy().handle(path, body)
+
+    with serving(handle) as local:
+        client = EngineClient(local.url, "toy", timeout_s=10)
+        assert client.answer(0, ids_of("one two three four five"), 4).error is None
+        client.close()
+    assert len(local.asked) == 3
 
 
 def test_a_server_that_repeats_the_key_gets_no_part_of_it_recorded() -> None:

@@ -5,7 +5,8 @@ that a given text goes on with is made likelier, as if the model knew English. I
 its context when asked for them. It can be told to be slightly off (``noise``), to have other
 weights (``weights``), to lose the order of its prompt (``scramble``: what comes next depends on any
 word before), to be handed the prompt in another order (``shuffle``), to write broken text
-(``text``: ``empty``, ``loop``, ``garbled``), or to refuse system messages (``no_system``).
+(``text``: ``empty``, ``loop``, ``garbled``), to refuse system messages (``no_system``), or to take
+questions and never reply (``silent``, for servers that heed it).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import re
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -42,6 +43,7 @@ class Toy:
     judge: str = ""
     shuffle: int = 0
     no_system: int = 0
+    silent: int = 0
 
     def handle(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Answer one request: status and JSON."""
@@ -235,7 +237,9 @@ def serving(handler: Handler) -> Iterator[Local]:
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            # Whoever asked may have waited long enough.
+            with suppress(BrokenPipeError):
+                self.wfile.write(data)
 
         def log_message(self, *_: Any) -> None:
             """Say nothing."""

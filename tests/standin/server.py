@@ -107,9 +107,7 @@ class Connection(asyncio.Protocol):
         options, _, route = path.partition("/v1/")
         if method == "POST" and toy.wants(path, body):
             # What answer quality asks; everything that is timed goes the stand-in's own way.
-            model = toy.parse(os.environ.get("FAKE_TOY", ""), self.state.max_model_len)
-            if not (model.silent and route == "completions"):
-                self.reply_json(*model.handle(path, json.loads(body)))
+            self.answer_question(path, body)
         elif method == "POST" and route == "completions":
             self.complete(options.strip("/"), headers, json.loads(body))
         elif path.endswith("/v1/models"):
@@ -129,6 +127,11 @@ class Connection(asyncio.Protocol):
             self.reply_json(200, list(self.state.lateness))
         else:
             self.reply_json(404, {"error": {"message": f"no route {path}", "code": 404}})
+
+    def answer_question(self, path: str, body: bytes) -> None:
+        model = toy.parse(os.environ.get("FAKE_TOY", ""), self.state.max_model_len)
+        if not (model.silent and path.endswith("/v1/completions")):
+            self.reply_json(*model.handle(path, json.loads(body)))
 
     def reply(self, status: int, body: bytes, content_type: str) -> None:
         head = f"HTTP/1.1 {status} Status\r\ncontent-type: {content_type}\r\n"
