@@ -19,6 +19,8 @@ from typer.testing import CliRunner
 
 from harness.analysis.quality_results import JudgeOutcome
 from harness.cli.app import COMMANDS, build
+from harness.engines import vllm
+from harness.execute.judging import KEY_VARIABLES
 from harness.report.claims import CLAIMS
 from harness.scenario import PROFILES, load_scenario
 from harness.scenario.load import TOP_KEYS
@@ -456,3 +458,35 @@ def test_what_pages_say_of_the_scenarios_that_ship_is_so() -> None:
     assert resolved["strategies", "cpu"].variants.keys() >= {"paged"}
     for profile in PROFILES:
         assert len(resolved["strategies", profile].variants) == 8
+
+
+def test_the_page_on_the_environment_names_every_variable_that_is_read() -> None:
+    page = (ROOT / "docs/environment.md").read_text()
+    rows = {row[0].strip("`") for row in tables("docs/environment.md")[0][1:]}
+    sources = [path.read_text() for path in (ROOT / "harness").rglob("*.py")]
+    ours = {name for text in sources for name in re.findall(r"\bKVBENCH_[A-Z_]+\b", text)}
+    assert {name for name in rows if name.startswith("KVBENCH_")} == ours
+    looked_up = {
+        name for text in sources for name in re.findall(r"environ(?:\.get\(|\[)\"(\w+)\"", text)
+    }
+    for name in looked_up | set(vllm.DROPPED_ENV) | set(KEY_VARIABLES):
+        assert name in rows or f"`{name}`" in page or f"${name}/" in page, name
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        if "://" in target:
+            continue
+        found = (page.parent / path) if path else page
+        assert found.exists(), target
+        if anchor:
+            assert anchor in anchors_of(found), target
