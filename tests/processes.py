@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import psutil
 
 
@@ -19,3 +21,18 @@ def command_line(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except psutil.NoSuchProcess:
         return ""
+
+
+def command_lines() -> list[str]:
+    """Those of all processes that this one has started, directly or not."""
+    return [command_line(child) for child in psutil.Process().children(recursive=True)]
+
+
+def gone(pid: int, within_s: float = 15.0) -> bool:
+    """Wait until a process has ended; False if it still runs when the time is up."""
+    deadline = time.monotonic() + within_s
+    while running(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

@@ -217,6 +217,8 @@ class Server:
         """Why the server is no longer there, with the end of its log; None while it lives."""
         if self.alive():
             return None
+        # The guard may be gone before the listener has read its last word, the exit code.
+        self._listener.join(timeout=5.0)
         failure = server_log.explain_failure(self.log(), self.exit_code)
         return f"{failure.reason}\n{failure.evidence}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -26,7 +26,8 @@ def answering(answer: Callable[[bytes], bytes], seen: list[bytes] | None = None)
                     connection, _ = listener.accept()
                 except OSError:
                     return
-                with connection:
+                # Whoever asked may leave before the answer is out.
+                with connection, suppress(OSError):
                     asked = connection.recv(65536)
                     if seen is not None:
                         seen.append(asked)
@@ -37,6 +38,7 @@ def answering(answer: Callable[[bytes], bytes], seen: list[bytes] | None = None)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         listener.shutdown(socket.SHUT_RDWR)
     thread.join(5)
+    assert not thread.is_alive()
 
 
 def page(body: bytes) -> bytes:

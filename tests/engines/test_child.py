@@ -90,8 +90,11 @@ def test_a_child_that_closes_its_output_and_lives_on_is_ended(
 def test_one_that_takes_too_long_is_told_with_its_log_and_what_to_do(
     script: Callable[[str], Script],
 ) -> None:
+    # Said before it is ready, so that it is in the log whenever the time is up.
     child = script(
-        READY + "import sys; sys.stderr.write('thinking\\n'); sys.stderr.flush(); sys.stdin.read()"
+        "import sys; sys.stderr.write('thinking\\n'); sys.stderr.flush()\n"
+        + READY
+        + "sys.stdin.read()"
     )
     child.ready()
     with pytest.raises(ServerDied, match="did not answer in time") as caught:

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import math
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from harness.engines import models
 from harness.engines.kvpress_env import child
+from tests.engines.conftest import RealModel
 
 ROOT = Path(__file__).resolve().parents[2]
-
-UNPRESSED = """
-import math, sys
-import torch
-sys.path.insert(0, {root!r})
-from harness.engines.kvpress_env import child
-model = child.load({folder!r}, "sdpa")
-ids = torch.arange(1000, 1100)[None]
-with torch.inference_mode():
-    rows = model(ids).logits[0, 59:-1].float().log_softmax(-1)
-whole = math.exp(-float(rows.gather(1, ids[0, 60:, None]).mean()))
-print(whole, *child.score(model, ids, 60, None))
-"""
 
 
 def test_bytes_are_those_of_the_storage_not_of_the_view() -> None:
@@ -56,16 +42,7 @@ def test_the_set_up_is_a_shell_script_that_can_be_read() -> None:
 
 
 @pytest.mark.engine
-def test_scoring_from_a_whole_cache_equals_one_pass_over_the_text() -> None:
+def test_scoring_from_a_whole_cache_equals_one_pass_over_the_text(real_model: RealModel) -> None:
     """60 tokens prefilled, 40 scored: 60 are kept, at 23,040 B per token."""
-    folder = models.resolve("smollm2-135m-instruct").argument
-    done = subprocess.run(
-        [sys.executable, "-c", UNPRESSED.format(root=str(ROOT), folder=folder)],
-        capture_output=True,
-        check=True,
-        text=True,
-        timeout=300,
-    )
-    whole, cached, kept, size = (float(part) for part in done.stdout.splitlines()[-1].split())
-    assert math.isclose(whole, cached, rel_tol=0.02)
-    assert (kept, size) == (60, 60 * 23_040)
+    assert math.isclose(real_model.whole, real_model.cached, rel_tol=0.02)
+    assert (real_model.kept_tokens, real_model.kept_bytes) == (60, 60 * 23_040)

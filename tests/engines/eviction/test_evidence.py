@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psutil
 import pytest
 
 from harness.engines import server_log, vllm
 from harness.engines.eviction.evidence import in_force_line, require_in_force, snapkv_line
 from harness.errors import ServerStartError
 from harness.specs.eviction import SnapKvRule
+from tests.processes import command_lines
 
 ENV = {"KVBENCH_EVICTION": "sinks=4,window=512"}
 LINE = in_force_line(4, 1, 512, 32, 26)
@@ -69,8 +69,7 @@ def test_a_launched_server_that_does_not_evict_is_given_up_and_ended(
     spec = vllm.ServerSpec("some/model", {}, ENV, offline=True)
     with pytest.raises(ServerStartError, match="does not say that the rule is in force"):
         vllm.Server.launch(spec, tmp_path / "server.log", timeout_s=30)
-    own = psutil.Process()
-    assert not any("api_server" in child.cmdline() for child in own.children(recursive=True))
+    assert [line for line in command_lines() if vllm.MODULE in line] == []
 
 
 def test_a_rule_in_ones_own_shell_reaches_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
