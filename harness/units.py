@@ -126,7 +126,7 @@ def format_flops_per_s(flops_per_s: float | None, digits: int = 0) -> str:
 
 def format_significant(value: float | None, digits: int = 3) -> str:
     """``0.024018`` → ``0.024``, ``1e-7`` → ``1e-07``: digits that count; None → an em dash."""
-    return DASH if value is None else f"{value:.{digits}g}"
+    return DASH if value is None else f"{value + 0.0:.{digits}g}"
 
 
 def format_percent(fraction: Fraction | None, digits: int = 1) -> str:

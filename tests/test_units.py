@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from harness import units
@@ -108,3 +113,43 @@ def test_names_are_told_as_one_says_them() -> None:
     assert units.listed(["a", "b"]) == "a and b"
     assert units.listed(["a", "b", "c"]) == "a, b and c"
     assert units.listed([]) == ""
+
+
+def test_rates_of_arithmetic_and_ticks_of_ratios() -> None:
+    # 3.12e14 / 10¹² = 312
+    assert units.format_flops_per_s(3.12e14) == "312 TFLOP/s"
+    assert units.format_flops_per_s(1.5e11, 2) == "0.15 TFLOP/s"
+    assert units.format_flops_per_s(None) == units.DASH
+    ratios = [units.format_tick_ratio(ratio) for ratio in (1.0, 0.25, 1.02)]
+    assert ratios == ["1×", "0.25×", "1.02×"]
+
+
+def test_digits_that_count_are_kept_however_small_a_figure() -> None:
+    assert units.format_significant(0.0240189) == "0.024"
+    assert units.format_significant(1.234e-7) == "1.23e-07"
+    assert units.format_significant(0.0) == units.format_significant(-0.0) == "0"
+    assert units.format_significant(12.3456789, 6) == "12.3457"
+    assert units.format_significant(None) == units.DASH
+
+
+#: Widths and sides (``:<28``), and colour channels (``:02x``), turn no number into text.
+LAYOUT = re.compile(r"(.?[<>^])?\d*|\{\w+\}|02x")
+#: Files that write numbers for machines: the frame of an SVG picture.
+FOR_MACHINES = {"style.py"}
+
+
+def number_formats(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+            spec = ast.unparse(node.format_spec)[2:-1]
+            if LAYOUT.fullmatch(spec) is None:
+                yield f"{path.name}:{node.lineno} {ast.unparse(node.value)}:{spec}"
+
+
+def test_pages_and_commands_leave_the_writing_of_numbers_to_units() -> None:
+    harness = Path(units.__file__).parent
+    files = [path for room in ("report", "cli") for path in (harness / room).rglob("*.py")]
+    assert not [
+        found for path in files if path.name not in FOR_MACHINES for found in number_formats(path)
+    ]
+    assert list(number_formats(harness / "units.py"))

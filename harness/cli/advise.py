@@ -95,8 +95,10 @@ def _settings(card: GpuSpec, tp: int) -> EngineSettings:
 
 def _text(model: str, advice: Advice) -> str:
     case, budget = advice.case, advice.budget
-    prefix = f", {case.shared_prefix_tokens:,} of them shared" if case.shared_prefix_tokens else ""
-    wanted = f"{case.concurrency:,} requests of {case.context_tokens:,} tokens{prefix}"
+    shared = format_count(case.shared_prefix_tokens)
+    prefix = f", {shared} of them shared" if case.shared_prefix_tokens else ""
+    requests, length = format_count(case.concurrency), format_count(case.context_tokens)
+    wanted = f"{requests} requests of {length} tokens{prefix}"
     terms = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in budget.terms)
     lines = [f"{model} on {advice.gpu}: {wanted}", f"  ({SAYS})", f"{_pool(budget)}: {terms}", ""]
     width = max(len(option.strategy) for option in advice.options)

@@ -26,7 +26,7 @@ from harness.theory.roofline import (
     prefill_work,
 )
 from harness.theory.settings import EngineSettings
-from harness.units import Bytes, Tokens
+from harness.units import Bytes, Tokens, format_count
 
 _HEAD_VARIANTS = ("mha", "gqa", "mqa")
 #: Grouped heads of a model that has none, as the chapter's example groups them (32 → 8).
@@ -272,7 +272,8 @@ def _notes(
     elif capacity.max_concurrency is not None and capacity.max_concurrency < 1:
         notes.append("one request of max_model_len does not fit: the engine would refuse to start")
     if max(contexts) > capacity.max_model_len:
-        notes.append(f"contexts beyond max_model_len {capacity.max_model_len:,} can't be served")
+        longest = format_count(capacity.max_model_len)
+        notes.append(f"contexts beyond max_model_len {longest} can't be served")
     if capacity.max_concurrency is not None:
         notes.append("concurrency is the worst case: every request at its full length")
     if _is_chapters(model, settings):

@@ -34,10 +34,16 @@ from harness.report.quality_text import (
     kl_text,
     lead_sentence,
     share_text,
-    small,
     standing_sentence,
 )
-from harness.units import DASH, Tokens, counted, format_count, format_percent
+from harness.units import (
+    DASH,
+    Tokens,
+    counted,
+    format_count,
+    format_percent,
+    format_significant,
+)
 from harness.workload.corpus import PASSAGES
 
 _NAMES = {"needle": "one needle", "multikey": "one of four keys"}
@@ -195,7 +201,7 @@ def _agreement_grid(rows: Sequence[tuple[str, VariantQuality]], quality: Quality
             (
                 name,
                 kl_text(one.on_answers.kl if one.on_answers else None),
-                small(one.on_answers.kl_p99 if one.on_answers else None),
+                format_significant(one.on_answers.kl_p99 if one.on_answers else None),
                 kl_text(one.on_context.kl if one.on_context else None),
                 format_percent(one.on_answers.top1_agreement if one.on_answers else None),
                 _perplexity(one.on_answers),
@@ -343,7 +349,7 @@ def _drawn(quality: QualityAnalysis) -> list[VariantQuality]:
 
 def _off_scale(quality: QualityAnalysis, drawn: Sequence[VariantQuality]) -> str:
     left = [
-        f"{one.variant} ({small(one.on_context.kl.value)} nats per token)"
+        f"{one.variant} ({format_significant(one.on_context.kl.value)} nats per token)"
         for one in quality.variants
         if one.by_position and one not in drawn and one.on_context is not None
     ]
@@ -363,7 +369,7 @@ def _line(analysis: Analysis, quality: QualityAnalysis, one: VariantQuality) -> 
 
 def _line_alt(line: quality_charts.Line) -> str:
     points = ", ".join(
-        f"{small(value)} at {format_count(position)}"
+        f"{format_significant(value)} at {format_count(position)}"
         for position, value in zip(line.positions, line.values, strict=True)
     )
     return f"{line.label}: {points}"

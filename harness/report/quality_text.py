@@ -54,13 +54,9 @@ def kl_text(kl: Range | None) -> str:
     if kl is None:
         return DASH
     if kl.low is None or kl.high is None or kl.low == kl.high:
-        return small(kl.value)
-    return f"{small(kl.value)} [{small(kl.low)}, {small(kl.high)}]"
-
-
-def small(value: float | None) -> str:
-    """A divergence: three significant digits."""
-    return format_significant(value)
+        return format_significant(kl.value)
+    value, low, high = map(format_significant, (kl.value, kl.low, kl.high))
+    return f"{value} [{low}, {high}]"
 
 
 def share_text(share: Range | None) -> str:
@@ -126,7 +122,7 @@ def _divergence(one: VariantQuality, quality: QualityAnalysis) -> list[str]:
     floor = quality.floor
     kl = f"KL {kl_text(one.on_answers.kl)} nats per token of the answers"
     if floor is not None and floor.on_answers is not None:
-        kl += f", floor {small(floor.on_answers.kl.value)}"
+        kl += f", floor {format_significant(floor.on_answers.kl.value)}"
     return [kl, f"same likeliest token {format_percent(one.on_answers.top1_agreement)}"]
 
 
