@@ -1,9 +1,9 @@
 """A scenario file and a profile → a checked ``Scenario``; every fault names file, line and key.
 
 The profile's part (``profiles.<name>``) is laid over the rest of the file: mappings are merged
-key by key, everything else is replaced; then ``--set`` overrides are applied. Every profile of
-the file is checked, also those not asked for, so that a fault is found before the day it is
-needed.
+key by key, everything else is replaced, the KV budget too, which is one choice; then ``--set``
+overrides are applied. Every profile of the file is checked, also those not asked for, so that a
+fault is found before the day it is needed.
 """
 
 from __future__ import annotations
@@ -182,6 +182,8 @@ def _resolve(
 ) -> Scenario:
     part = (document.values.get("profiles") or {}).get(profile, {})
     values = overlay({k: v for k, v in document.values.items() if k != "profiles"}, part)
+    if "kv_budget" in part:
+        values["kv_budget"] = part["kv_budget"]
     values = _apply_overrides(values, overrides)
     values["profile"] = profile
     if attach is not None:
@@ -261,6 +263,8 @@ def _apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[s
                 next_move=did_you_mean(path[0], PROFILE_KEYS)
                 or "overrides act on the profile in force: leave `profiles.<name>.` out",
             )
+        if path[0] == "kv_budget":
+            values = {**values, "kv_budget": None}
         values = _with_value(values, path, parse_value(value, source=f"--set {key}"), text)
     return values
 

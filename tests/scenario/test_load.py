@@ -53,6 +53,14 @@ def test_a_profile_is_laid_over_the_rest_key_by_key(tmp_path: Path) -> None:
     assert scenario.server == {"max_model_len": 600, "gpu_memory_utilization": 0.9}
 
 
+@pytest.mark.parametrize("before", ["{equal_bytes: 1GiB}", "engine", "equal_tokens"])
+def test_the_kv_budget_is_one_choice_that_the_last_word_makes(tmp_path: Path, before: str) -> None:
+    text = GOOD + "    kv_budget: {equal_tokens: 5000}\n" + f"kv_budget: {before}\n"
+    assert load(tmp_path, text, "cpu").kv_budget.value_tokens == 5000
+    set_ = load(tmp_path, text, "cuda", "kv_budget.equal_tokens=7000").kv_budget
+    assert (set_.mode, set_.value_tokens, set_.value_bytes) == ("equal_tokens", 7000, None)
+
+
 def test_overrides_act_on_the_profile_in_force(tmp_path: Path) -> None:
     scenario = load(
         tmp_path,
