@@ -63,6 +63,14 @@ def test_a_moment_that_nobody_read_leaves_the_others_their_peak() -> None:
     occupancy([line])
 
 
+def test_the_axis_of_the_queues_holds_the_longest_of_all_columns() -> None:
+    line = timeline._timeline(records.trial(), None, {"fp16": 0})
+    long = replace(line, waiting=tuple(100.0 for _ in line.times_s))
+    for lines in ([long, line], [line, long]):
+        # A quarter above the longest: 100 × 1.25.
+        assert [axes.get_ylim()[1] for axes in occupancy(lines).axes[2:]] == [125.0, 125.0]
+
+
 def test_thinning_keeps_the_fullest_moment() -> None:
     samples = [EngineSample(t_s=float(t), kv_cache_usage=0.1) for t in range(5000)]
     samples[3333] = EngineSample(t_s=3333.0, kv_cache_usage=0.97)

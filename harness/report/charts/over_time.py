@@ -57,9 +57,11 @@ def occupancy(lines: Sequence[Timeline]) -> Figure:
         height_ratios=[1.3, 1],
     )
     top = max(line.pool for line in lines)
+    # The columns share their axis: it must hold the longest queue of all.
+    most = max((v for line in lines for v in (*line.running, *line.waiting) if v), default=1.0)
     for column, line in enumerate(lines):
         _kv_over_time(grid[0, column], line, top)
-        _queue_over_time(grid[1, column], line)
+        _queue_over_time(grid[1, column], line, most)
     unit = "tokens" if lines[0].in_tokens else "share of the pool"
     grid[0, 0].set_ylabel(f"KV in use ({unit})")
     grid[1, 0].set_ylabel("requests")
@@ -121,7 +123,7 @@ def _kv_over_time(axes: Axes, line: Timeline, top: float) -> None:
     style.light_grid(axes, "y")
 
 
-def _queue_over_time(axes: Axes, line: Timeline) -> None:
+def _queue_over_time(axes: Axes, line: Timeline, most: float) -> None:
     axes.step(
         line.times_s,
         _with_gaps(line.running),
@@ -139,10 +141,9 @@ def _queue_over_time(axes: Axes, line: Timeline) -> None:
         linestyle=(0, (2, 1.5)),
         label="waiting",
     )
-    known = [value for value in (*line.running, *line.waiting) if value is not None]
-    if not known:
+    if all(value is None for value in (*line.running, *line.waiting)):
         axes.text(0.5, 0.5, "not read", ha="center", transform=axes.transAxes, color=style.MUTED)
-    axes.set_ylim(0, max(*known, 1.0) * 1.25 if known else 1.25)
+    axes.set_ylim(0, max(most, 1.0) * 1.25)
     style.tick_text(axes.yaxis, units.format_count, 4)
     digits = 0 if max(line.times_s) - min(line.times_s) > 5 else 1
     style.tick_text(axes.xaxis, lambda t: units.format_count(t, digits), 5)
