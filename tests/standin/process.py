@@ -29,7 +29,7 @@ class StandIn:
 
     def get(self, path: str) -> Any:
         """The JSON at one of the server's own paths, such as ``/requests``."""
-        with urllib.request.urlopen(self.origin + path, timeout=10) as reply:  # noqa: S310
+        with urllib.request.urlopen(self.origin + path, timeout=30) as reply:  # noqa: S310
             return json.load(reply)
 
 
@@ -44,6 +44,6 @@ def standin_server(*arguments: str) -> Iterator[StandIn]:
         yield StandIn(f"http://127.0.0.1:{port}", process)
     finally:
         process.kill()
-        process.wait(timeout=10)
+        process.wait(timeout=30)
         if process.stdout is not None:
             process.stdout.close()

@@ -4,7 +4,8 @@ A bare asyncio protocol, so that it is several times faster than the clients tha
 against it. The schedule of an answer counts from the moment at which the request's last byte
 was read. ``GET /requests`` gives the bodies and headers received so far, ``GET /connections``
 how many connections were opened, ``GET /lateness`` by how many seconds each event was written
-after it was due.
+after it was due. The file that ``FAKE_ASKED`` names gets a line for each request that answer
+quality makes: ``score``, ``judge``, or the route.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import socket
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.quality import toy
@@ -130,8 +132,10 @@ class Connection(asyncio.Protocol):
 
     def answer_question(self, path: str, body: bytes) -> None:
         model = toy.parse(os.environ.get("FAKE_TOY", ""), self.state.max_model_len)
+        question = json.loads(body)
+        note_asked(path, question)
         if not (model.silent and path.endswith("/v1/completions")):
-            self.reply_json(*model.handle(path, json.loads(body)))
+            self.reply_json(*model.handle(path, question))
 
     def reply(self, status: int, body: bytes, content_type: str) -> None:
         head = f"HTTP/1.1 {status} Status\r\ncontent-type: {content_type}\r\n"
@@ -229,6 +233,17 @@ class Connection(asyncio.Protocol):
             os._exit(3)
         else:
             await asyncio.sleep(3600)
+
+
+def note_asked(path: str, body: dict[str, Any]) -> None:
+    """Tell whoever counts what was asked; several servers share the file, which outlives them."""
+    if (file := os.environ.get("FAKE_ASKED")) is None:
+        return
+    kind = "score" if body.get("prompt_logprobs") else path
+    if path.endswith("/chat/completions"):
+        kind = "judge"
+    with Path(file).open("a", encoding="utf-8") as lines:
+        lines.write(kind + "\n")
 
 
 def _due(behaviour: Behaviour, start: float, number: int) -> float:

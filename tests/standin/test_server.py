@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.load.playing import planned, play_against
 from tests.standin.behaviour import Behaviour, parse_options
+from tests.standin.process import standin_server
 
 
 def test_options_are_laid_over_the_defaults_and_mistakes_are_refused():
@@ -22,7 +23,7 @@ def test_options_are_laid_over_the_defaults_and_mistakes_are_refused():
 
 
 def test_the_routes_of_a_vllm_server_are_there(standin):
-    with urllib.request.urlopen(f"{standin.origin}/health", timeout=5) as reply:  # noqa: S310
+    with urllib.request.urlopen(f"{standin.origin}/health", timeout=30) as reply:  # noqa: S310
         assert reply.status == 200
     (card,) = standin.get("/v1/models")["data"]
     assert (card["id"], card["max_model_len"]) == ("standin", 8192)
@@ -33,7 +34,7 @@ def test_the_routes_of_a_vllm_server_are_there(standin):
 
 def test_the_metrics_are_prometheus_text_and_count_what_was_served(own_standin):
     play_against(own_standin.url(), planned(3, output_tokens=8))
-    with urllib.request.urlopen(f"{own_standin.origin}/metrics", timeout=5) as reply:  # noqa: S310
+    with urllib.request.urlopen(f"{own_standin.origin}/metrics", timeout=30) as reply:  # noqa: S310
         families = text_string_to_metric_families(reply.read().decode())
     samples = {sample.name: sample for family in families for sample in family.samples}
     # Three prompts of seven tokens, three answers of eight.
@@ -44,7 +45,7 @@ def test_the_metrics_are_prometheus_text_and_count_what_was_served(own_standin):
 
 
 def cache_usage(origin: str) -> float:
-    with urllib.request.urlopen(f"{origin}/metrics", timeout=5) as reply:  # noqa: S310
+    with urllib.request.urlopen(f"{origin}/metrics", timeout=30) as reply:  # noqa: S310
         lines = reply.read().decode().splitlines()
     (line,) = [line for line in lines if line.startswith("vllm:kv_cache_usage_perc{")]
     return float(line.split()[-1])
@@ -75,12 +76,32 @@ def test_it_says_how_late_it_was(own_standin):
     assert min(late) >= 0
 
 
+def test_what_answer_quality_asks_is_noted_by_kind(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_ASKED", str(tmp_path / "asked"))
+    answer = {"prompt": [70, 71], "max_tokens": 2}
+    wanted = [
+        ("/v1/completions", answer),
+        ("/v1/completions", {**answer, "prompt_logprobs": 1}),
+        ("/v1/chat/completions", {"messages": []}),
+        ("/tokenize", {"prompt": "a"}),
+    ]
+    with standin_server() as server:
+        for route, body in wanted:
+            request = urllib.request.Request(  # noqa: S310
+                server.origin + route, json.dumps(body).encode(), method="POST"
+            )
+            with urllib.request.urlopen(request, timeout=30) as reply:  # noqa: S310
+                assert reply.status == 200
+    noted = (tmp_path / "asked").read_text().splitlines()
+    assert noted == ["/v1/completions", "score", "judge", "/tokenize"]
+
+
 def test_an_answer_is_like_vllms(standin):
     body = {"model": "m", "prompt": [1, 2, 3], "max_tokens": 2, "stream": True}
     request = urllib.request.Request(  # noqa: S310
         f"{standin.url()}/completions", json.dumps(body).encode(), method="POST"
     )
-    with urllib.request.urlopen(request, timeout=5) as reply:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=30) as reply:  # noqa: S310
         first, second, usage, done, rest = reply.read().decode().split("\n\n")
     assert json.loads(first.removeprefix("data: "))["choices"][0]["text"] == " w0"
     assert json.loads(second.removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
