@@ -2,10 +2,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +12,8 @@ from harness.analysis import bench_serve
 from harness.analysis.metrics import summarize
 from harness.record import RequestRecord, TrialRecord
 from tests import records
+from tests.engines.installed import Installed
 
-ROOT = Path(__file__).resolve().parents[2]
 # Found without being imported: the tests' own process stays free of the engine.
 ENGINE = importlib.util.find_spec("vllm")
 needs_engine = pytest.mark.skipif(
@@ -164,22 +161,16 @@ def test_the_fields_are_those_of_the_engines_own_source() -> None:
 
 
 @needs_engine
-def test_the_engines_own_arithmetic_gives_the_same_figures() -> None:
-    trial = records.trial(workload={**records.EXERCISE, "num_prompts": 120})
+def test_the_engines_own_arithmetic_gives_the_same_figures(installed: Installed) -> None:
+    """The engine is told the same target as the load's own trial: 5 s to the first token."""
     trial = replace(
-        trial, run=replace(trial.run, trial=replace(trial.run.trial, slo={"ttft_s": 5.0}))
+        installed.load,
+        run=replace(
+            installed.load.run, trial=replace(installed.load.run.trial, slo={"ttft_s": 5.0})
+        ),
     )
     ours = bench_serve.fields(trial, summarize(trial))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.analysis.engine_metrics"],
-        input=json.dumps({"lists": bench_serve.lists(trial), "duration_s": ours["duration"]}),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    theirs = json.loads(done.stdout)
+    theirs = installed.bench
     compared = {
         "completed": theirs["completed"],
         "failed": theirs["failed"],

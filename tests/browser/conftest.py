@@ -73,8 +73,10 @@ def browser() -> Iterator[Browser]:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
         lacking("no chromium on this machine")
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    # A machine that is busy draws late, which says nothing of the page.
+    expect.set_options(timeout=30_000)
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]

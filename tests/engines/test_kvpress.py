@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from harness.engines.kvpress import Asked, KvpressEngine, KvpressSpec, Pressed, missing
+from harness.engines.kvpress import (
+    Asked,
+    KvpressEngine,
+    KvpressFacts,
+    KvpressSpec,
+    Pressed,
+    missing,
+)
 from harness.engines.kvpress_env import child
 from harness.errors import EngineMissing, ServerDied
 from tests.engines import tiny_llama
 
 ROOT = Path(__file__).resolve().parents[2]
-FAKE = ROOT / "tests" / "fake_kvpress"
 TOKENS = tuple((7 * place) % 127 + 1 for place in range(60))
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama.write(tmp_path_factory.mktemp("tiny-llama"))
-
-
-@pytest.fixture(scope="module")
-def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KvpressEngine]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KVBENCH_KVPRESS_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", str(FAKE))
-        log = tmp_path_factory.mktemp("logs") / "kvpress.log"
-        started = KvpressEngine.launch(KvpressSpec(str(model)), log, timeout_s=120)
-    yield started
-    started.stop()
+@pytest.fixture
+def engine(kvpress_child: KvpressEngine) -> KvpressEngine:
+    return kvpress_child
 
 
 def asked(press: str = "none", ratio: float = 0.0, **changes: object) -> Asked:
@@ -60,12 +56,12 @@ def test_it_tells_what_it_is_made_of(engine: KvpressEngine) -> None:
 
 
 def test_without_a_policy_everything_stays_and_scores_are_those_of_one_pass(
-    engine: KvpressEngine, model: Path
+    engine: KvpressEngine,
 ) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    whole = AutoModelForCausalLM.from_pretrained(model)
+    whole = AutoModelForCausalLM.from_pretrained(engine.spec.model)
     with torch.inference_mode():
         rows = whole(torch.tensor([TOKENS])).logits[0].log_softmax(-1)
     found = score(engine, asked())
@@ -122,17 +118,21 @@ def test_where_its_environment_is_missing_the_reason_names_the_command(
     assert missing() is None
 
 
+def stands_in(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """A few lines of shell in the place of the Python that has kvpress."""
+    python = folder / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("KVBENCH_KVPRESS_PYTHON", str(python))
+
+
 def test_a_python_without_kvpress_is_named_with_what_to_do(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bare = tmp_path / "python"
-    bare.write_text(
-        "#!/bin/sh\necho \"ModuleNotFoundError: No module named 'kvpress'\" >&2\nexit 1\n"
-    )
-    bare.chmod(0o755)
-    monkeypatch.setenv("KVBENCH_KVPRESS_PYTHON", str(bare))
+    says = "ModuleNotFoundError: No module named 'kvpress'"
+    stands_in(tmp_path, monkeypatch, f'echo "{says}" >&2; exit 1')
     with pytest.raises(EngineMissing) as caught:
-        KvpressEngine.launch(KvpressSpec(str(model)), tmp_path / "log", timeout_s=30)
+        KvpressEngine.launch(KvpressSpec("model"), tmp_path / "log", timeout_s=30)
     assert "make kvpress ARGS=--setup-only" in (caught.value.next_move or "")
 
 
@@ -168,12 +168,14 @@ def test_the_environment_can_be_built_without_measuring_the_table(
 
 
 def test_a_child_that_dies_ends_the_wait_with_its_log(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KVBENCH_KVPRESS_PYTHON", sys.executable)
-    monkeypatch.setenv("PYTHONPATH", str(FAKE))
-    dying = KvpressEngine.launch(KvpressSpec(str(model)), tmp_path / "log", timeout_s=120)
+    loaded = KvpressFacts("0.5.5", "5.0.0", "2.9.0", "float32", "cpu")
+    ready = json.dumps({"ready": asdict(loaded)})
+    stands_in(tmp_path, monkeypatch, f"read told; echo '{ready}'; echo so far >&2; exec sleep 60")
+    dying = KvpressEngine.launch(KvpressSpec("model"), tmp_path / "log", timeout_s=30)
     try:
+        assert dying.facts == loaded
         dying._child.kill()
         with pytest.raises(ServerDied, match="kvpress ended with exit code -9"):
             dying.score(asked(), timeout_s=30)

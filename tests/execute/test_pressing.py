@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from harness import store
 from harness.analysis.compare import analyse
 from harness.analysis.eviction import presses
-from harness.engines.kvpress import KvpressEngine, KvpressSpec
+from harness.engines.kvpress import KvpressEngine
 from harness.execute.estimate import estimate
 from harness.execute.facts import trial_facts
 from harness.execute.local import run_scenario
@@ -91,16 +90,9 @@ def answered(folder: Path) -> None:
         )
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KvpressEngine]:
-    model = tiny_llama.write(tmp_path_factory.mktemp("tiny-llama"))
-    log = tmp_path_factory.mktemp("logs") / "kvpress.log"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KVBENCH_KVPRESS_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", str(FAKE))
-        started = KvpressEngine.launch(KvpressSpec(str(model)), log, timeout_s=120)
-    yield started
-    started.stop()
+@pytest.fixture
+def engine(kvpress_child: KvpressEngine) -> KvpressEngine:
+    return kvpress_child
 
 
 def pressed(folder: Path, engine: KvpressEngine) -> list[Run]:

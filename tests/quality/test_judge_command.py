@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from harness import store
 from harness.cli.app import build
 from harness.errors import InputError, KvbenchError, NotFound
 from tests import records
+from tests.fake_engine import stand_in_for_engine
 from tests.quality.judges import always_a, perfect, scripted
 from tests.quality.test_bench import run
 from tests.quality.toy import serving
@@ -26,12 +26,11 @@ SMALL = ("repeats=1", "quality.num_prompts=20", "quality.needles=null", "quality
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One run of a slightly noisy variant, for all tests of this file."""
+    folder = tmp_path_factory.mktemp("judged")
     with pytest.MonkeyPatch.context() as patch:
-        root = Path(__file__).resolve().parents[1]
-        patch.setenv("KVBENCH_ENGINE_PYTHON", str(root / "fake_engine" / "python"))
-        patch.setenv("KVBENCH_TEST_PYTHON", sys.executable)
+        stand_in_for_engine(patch, folder / "cache")
         patch.setenv("FAKE_TOY_FP8", "noise=0.4")
-        return run(tmp_path_factory.mktemp("judged"), *SMALL)
+        return run(folder, *SMALL)
 
 
 def good_answers(folder: Path) -> list[tuple[str, str]]:

@@ -17,4 +17,4 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def stock(folder: Path) -> Seen:
     """The engine without our plugin."""
-    return served(folder, STOCK, wholly=True)
+    return served(folder, STOCK, decoding=True)

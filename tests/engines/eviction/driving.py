@@ -26,6 +26,8 @@ from harness.telemetry.engine import EngineSource, read_granted
 MODEL = "smollm2-135m-instruct"
 GIB = 1 << 30
 BLOCK = 32
+#: The last tokens of an answer at which a request is in its last block for sure.
+LAST = BLOCK // 4
 #: What all runs of docs/eviction.md share, unless they say otherwise.
 FLAGS: Mapping[str, Any] = {
     "block_size": BLOCK,
@@ -124,32 +126,60 @@ class Engine:
         return told["token_logprobs"]
 
     def use(self) -> Use:
-        with contextlib.closing(EngineSource(self.server.root_url, 30.0)) as source:
-            (sample,) = source.read(time.monotonic())
-        blocks = self.granted.num_gpu_blocks
+        with self._gauges() as source:
+            return self._use(source)
+
+    def settled(self) -> Use:
+        """The gauges once no request runs: the engine tells of a step only after the answer."""
+        deadline = time.monotonic() + 10
+        with self._gauges() as source:
+            while (use := self._use(source)).running and time.monotonic() < deadline:
+                time.sleep(0.05)
+        return use
+
+    def _gauges(self) -> contextlib.closing[EngineSource]:
+        return contextlib.closing(EngineSource(self.server.root_url, 30.0))
+
+    def _use(self, source: EngineSource) -> Use:
+        (sample,) = source.read(time.monotonic())
+        blocks, told = self.granted.num_gpu_blocks, sample.kv_cache_usage
+        running, thrown_out = sample.requests_running, sample.preemptions_total
+        # A page that could not be read must not pass for an empty pool.
+        assert None not in (blocks, told, running, thrown_out), source.problems
         assert blocks is not None
+        assert told is not None
         return Use(
             time.monotonic(),
-            (sample.kv_cache_usage or 0.0) * (blocks - 1),
-            sample.requests_running or 0.0,
-            sample.preemptions_total or 0.0,
+            told * (blocks - 1),
+            running or 0.0,
+            thrown_out or 0.0,
             sample.prefix_cache_hits_total or 0.0,
         )
 
     def decoded(self, prompt: Sequence[int], tokens: int) -> list[Reading]:
-        """The gauges as read between the tokens of an answer while its request ran."""
+        """The gauges as read between the tokens of an answer while its request ran.
+
+        Read at every fourth token and at the last ones: a reading takes as long as a token does,
+        and whoever falls behind finds the request over.
+        """
         body: dict[str, Any] = {"model": vllm.SERVED_NAME, "prompt": prompt, "max_tokens": tokens}
         body |= {"temperature": 0.0, "ignore_eos": True, "stream": True}
         body |= {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
         url, readings = f"{self.server.root_url}/v1/completions", []
-        with httpx.stream("POST", url, json=body, timeout=600, trust_env=False) as answer:
+        with (
+            self._gauges() as source,
+            httpx.stream("POST", url, json=body, timeout=600, trust_env=False) as answer,
+        ):
             answer.raise_for_status()
             for line in answer.iter_lines():
-                if line.startswith("data: {"):
-                    out = json.loads(line.removeprefix("data: "))["usage"]["completion_tokens"]
-                    use = self.use()
-                    if use.running:
-                        readings.append(Reading(out, round(use.blocks)))
+                if not line.startswith("data: {"):
+                    continue
+                out = json.loads(line.removeprefix("data: "))["usage"]["completion_tokens"]
+                if out % 4 and out <= tokens - LAST:
+                    continue
+                use = self._use(source)
+                if use.running:
+                    readings.append(Reading(out, round(use.blocks)))
         return readings
 
     @contextlib.contextmanager
@@ -159,8 +189,9 @@ class Engine:
         done = threading.Event()
 
         def watch() -> None:
-            while not done.wait(every_s):
-                seen.append(self.use())
+            with self._gauges() as source:
+                while not done.wait(every_s):
+                    seen.append(self._use(source))
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -171,9 +202,11 @@ class Engine:
             watcher.join()
 
     def at_once(self, prompts: Sequence[list[int]], tokens: int, **more: Any) -> list[str]:
-        """Complete several prompts together."""
-        with ThreadPoolExecutor(len(prompts)) as pool:
-            return list(pool.map(lambda p: self.complete(p, tokens, **more), prompts))
+        """Complete several prompts together, in one request: none is late."""
+        body = {"temperature": 0.0, "ignore_eos": True, **more}
+        answer = self.ask("/v1/completions", prompt=list(prompts), max_tokens=tokens, **body)
+        told = {choice["index"]: choice["text"] for choice in answer["choices"]}
+        return [told[index] for index in range(len(prompts))]
 
 
 @contextlib.contextmanager
@@ -213,16 +246,18 @@ class Seen:
     after: Use
 
 
-def look(server: Engine, *, wholly: bool) -> Seen:
+def look(server: Engine, *, decoding: bool, crowded: bool) -> Seen:
+    """Ask what every server is asked; some decode a long answer, and some a crowd as well."""
     tokens = server.tokens(prose())[:LENGTH]
     texts = [server.complete(prompt, 100) for prompt in SHORT]
     logprobs = server.logprobs(tokens)
     uses, readings, crowd = [], [], []
-    if wholly:
-        with server.watched() as uses:
+    if decoding:
+        with server.watched() if crowded else contextlib.nullcontext([]) as uses:
             readings = decoded_to_its_end(server, tokens, DECODED)
+    if crowded:
         crowd = server.at_once([tokens[:length] for length in (40, 500, 900, 1700)], 24)
-    after = server.use()
+    after = server.settled()
     log = server.server.log()
     return Seen(server.granted, log, tokens, texts, logprobs, uses, readings, crowd, after)
 
@@ -235,14 +270,16 @@ def decoded_to_its_end(server: Engine, prompt: Sequence[int], tokens: int) -> li
     """
     for _ in range(5):
         readings = server.decoded(prompt, tokens)
-        if readings and readings[-1].tokens > tokens - BLOCK // 4:
+        if readings and readings[-1].tokens > tokens - LAST:
             return readings
     raise AssertionError(f"no reading near the end of {tokens} tokens in five requests")
 
 
-def served(folder: Path, env: dict[str, str], *, wholly: bool = False) -> Seen:
+def served(
+    folder: Path, env: dict[str, str], *, decoding: bool = False, crowded: bool = False
+) -> Seen:
     with engine(folder, env) as server:
-        return look(server, wholly=wholly)
+        return look(server, decoding=decoding, crowded=crowded)
 
 
 def evicting(sinks: int, window: int) -> dict[str, str]:

@@ -63,7 +63,7 @@ def decoding(server: Engine, tokens: list[int]) -> list[Use]:
     """Gauges while tokens are decoded behind a prompt that is still being computed at first."""
     with server.watched(0.03) as seen:
         server.complete(tokens, DECODED)
-    assert server.use().blocks == 0
+    assert server.settled().blocks == 0
     return seen
 
 
@@ -153,7 +153,7 @@ def pooled(server: Engine, prompts: list[list[int]], tokens: int, **more: Any) -
     with server.watched(0.1) as seen:
         texts = server.at_once(prompts, tokens, **more)
     took = time.monotonic() - began
-    after = server.use()
+    after = server.settled()
     assert all(texts)
     assert (after.blocks, after.running) == (0, 0)
     return {
@@ -209,7 +209,8 @@ def by_score(folder: Path) -> None:
             found = server.followed(texts, PROMPT)
             granted = server.granted
             # Nothing of a cut request may be found again.
-            assert (server.use().blocks, server.use().prefix_hits) == (0, 0)
+            after = server.settled()
+            assert (after.blocks, after.prefix_hits) == (0, 0)
         blocks = [round(use.blocks) for use in seen if use.running]
         tell(
             run=name,

@@ -38,7 +38,7 @@ def inert(folder: Path) -> Seen:
 
 @pytest.fixture(scope="module")
 def sinks(folder: Path) -> Seen:
-    return served(folder, evicting(32, 512), wholly=True)
+    return served(folder, evicting(32, 512), decoding=True, crowded=True)
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +78,12 @@ def test_a_long_request_holds_sinks_and_window_only(stock: Seen, sinks: Seen) ->
 
     Full attention: ceil(3,128 / 32) = 98 blocks. The window spans at most 512 / 32 + 1 = 17 blocks
     and the sinks one: 18. While a chunk of 256 is computed 8 more are in flight, 26 at most.
+    Only in one step of 32 does the window begin with a block: 17, which a reading may miss.
     """
     for reading in stock.decoding:
         assert math.ceil((LENGTH + reading.tokens - 1) / 32) <= reading.blocks <= 98
     assert stock.decoding[-1].blocks == 98
-    assert {reading.blocks for reading in sinks.decoding} == {17, 18}
+    assert {18} <= {reading.blocks for reading in sinks.decoding} <= {17, 18}
     assert round(max(use.blocks for use in sinks.throughout)) in range(18, 27)
 
 

@@ -60,12 +60,27 @@ def look(server: Engine) -> Cut:
     texts = [server.complete(prompt, 100) for prompt in SHORT]
     long = [server.tokens(prose(part))[: PROMPT + FOLLOWED] for part in range(3)]
     alone = decoded_to_its_end(server, long[0][:PROMPT], DECODED)
-    with server.watched() as together:
-        followed = server.followed(long, PROMPT)
+    together, followed = followed_and_watched(server, long)
     crowd = server.at_once(_crowd(long[0]), 100, temperature=0.7)
     perplexities = [perplexity(found) for found in followed]
-    log, after = server.server.log(), server.use()
+    log, after = server.server.log(), server.settled()
     return Cut(server.granted, log, texts, alone, perplexities, together, crowd, after)
+
+
+def followed_and_watched(
+    server: Engine, texts: list[list[int]]
+) -> tuple[list[Use], list[list[float]]]:
+    """``Engine.followed`` with the gauges meanwhile, begun anew until both moments were read.
+
+    The first is the computing of the second prompt, the other the decoding of all three. A machine
+    that stalls for so long misses one, which says nothing of the engine.
+    """
+    for _ in range(3):
+        with server.watched() as uses:
+            followed = server.followed(texts, PROMPT)
+        if any(round(use.blocks) == 79 for use in uses) and any(use.running == 3 for use in uses):
+            break
+    return uses, followed
 
 
 def _crowd(tokens: list[int]) -> list[list[int]]:
