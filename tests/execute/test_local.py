@@ -19,7 +19,7 @@ import pytest
 
 from harness import store
 from harness.errors import EngineMissing, ScenarioError
-from harness.execute import local
+from harness.execute import prepare
 from harness.execute.adaptive import Until
 from harness.execute.alone import announced
 from harness.execute.local import run_scenario
@@ -119,7 +119,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
     with pytest.MonkeyPatch.context() as patch:
         stand_in_for_engine(patch, folder / "cache")
-        patch.setattr(local, "cpu_ceilings", peaks)
+        patch.setattr(prepare, "cpu_ceilings", peaks)
         record, trials = bench(folder, scenario(folder, folder, "repeats=2"))
     return Whole(record, trials, folder / "results" / "demo" / record.run_id, machines)
 
