@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.analysis.compare import analyse
-from harness.record import EngineSample, RequestRecord, TrialRecord
+from harness.record import EngineSample, ProcessSample, RequestRecord, TrialRecord
 from harness.report.build import build_report
 from harness.report.claims import CLAIMS, claims
 from harness.report.parts import Section
@@ -47,6 +47,22 @@ def test_growth_tells_the_measured_rate_beside_the_formula() -> None:
     assert "grows by 23,040 bytes per token of context (23,040 predicted)" in found.lead
     assert "within one block per request" in found.lead
     assert found.opens
+
+
+@pytest.mark.parametrize(
+    ("moved_bytes", "told"),
+    # 19 of 1,019 bytes are 1.9 %, 25 of 1,025 are 2.4 %: flat is what moves by 2 % at most.
+    [(19, "while device memory stays flat"), (25, "device memory beside it"), (None, "beside it")],
+)
+def test_the_title_of_growth_calls_flat_what_the_cautions_call_flat(
+    moved_bytes: int | None, told: str
+) -> None:
+    trials = [growing(120, 1), growing(376, 3), growing(632, 5)]
+    if moved_bytes is not None:
+        seen = (ProcessSample(1.0, 1000, 1), ProcessSample(2.0, 1000 + moved_bytes, 1))
+        trials = [replace(trial, process_samples=seen) for trial in trials]
+    (chart,) = only(*trials).charts
+    assert chart.title.endswith(told)
 
 
 def decoding(variant: str, dtype: str, slope_s: float) -> list[TrialRecord]:
