@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 CONTEXT_POSITIONS = 256
 #: How often a request that failed in transit, or that the server could not take yet, is sent again.
 RETRIES = 2
+#: Before the second try; twice as long before the next.
+FIRST_PAUSE_S: Seconds = 0.5
 #: After so many requests in a row without a reply a server counts as silent.
 SILENT_AFTER = 2
 #: Where a server writes −∞ in JSON, it writes a number like this one.
@@ -44,19 +46,77 @@ def is_local(url: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def open_client(
-    base_url: str, api_key: str | None, timeout_s: Seconds, *, retries: int = 2
-) -> OpenAI:
-    """An openai client that keeps to the environment's proxies only for other machines."""
+def open_client(base_url: str, api_key: str | None, timeout_s: Seconds) -> OpenAI:
+    """An openai client that keeps to the environment's proxies only for other machines.
+
+    It repeats nothing of itself: ``Replies.send`` knows what is worth repeating.
+    """
     from openai import DefaultHttpxClient, OpenAI
 
     return OpenAI(
         base_url=base_url,
         api_key=api_key or "none",
         timeout=timeout_s,
-        max_retries=retries,
+        max_retries=0,
         http_client=DefaultHttpxClient(trust_env=not is_local(base_url)),
     )
+
+
+class Replies:
+    """Whether a server still replies; several threads may note what they met."""
+
+    def __init__(self, timeout_s: Seconds) -> None:
+        self._timeout_s = timeout_s
+        self._unanswered = 0
+        self._lock = Lock()
+
+    def note(self, *, replied: bool) -> None:
+        """Count a request that got a reply of whatever kind, or none in time."""
+        with self._lock:
+            self._unanswered = 0 if replied else self._unanswered + 1
+
+    def silence(self) -> str | None:
+        """Why nothing more should be asked: nobody replies; None while somebody does."""
+        if self._unanswered < SILENT_AFTER:
+            return None
+        return (
+            f"the server is up but silent: {SILENT_AFTER} requests in a row got no reply within "
+            f"{self._timeout_s:g} s"
+        )
+
+    def send(self, client: OpenAI, url: str, body: Mapping[str, Any]) -> Any:
+        """One request, again after what may be over in a moment, but not after a time-out.
+
+        The openai client, which would repeat that, too, must have been opened without retries.
+
+        Raises:
+            APIError: refused, or lost for good; of kind APITimeoutError without a reply in time.
+        """
+        from openai import APIError, APITimeoutError
+
+        try:
+            reply = _sent(client, url, body)
+        except APITimeoutError:
+            self.note(replied=False)
+            raise
+        except APIError:
+            self.note(replied=True)
+            raise
+        self.note(replied=True)
+        return reply
+
+
+def _sent(client: OpenAI, url: str, body: Mapping[str, Any]) -> Any:
+    from openai import APIConnectionError, APITimeoutError, InternalServerError, RateLimitError
+
+    for attempt in range(RETRIES):
+        try:
+            return client.post(url, cast_to=dict[str, Any], body=body)
+        except APITimeoutError:
+            raise
+        except (APIConnectionError, InternalServerError, RateLimitError):
+            time.sleep(FIRST_PAUSE_S * 2**attempt)
+    return client.post(url, cast_to=dict[str, Any], body=body)
 
 
 class EngineClient:
@@ -65,11 +125,9 @@ class EngineClient:
     def __init__(
         self, base_url: str, model: str, api_key: str | None = None, timeout_s: Seconds = 900.0
     ) -> None:
-        # The openai client would send a request again that got no reply, too.
-        self._client = open_client(base_url, api_key, timeout_s, retries=0)
+        self._client = open_client(base_url, api_key, timeout_s)
+        self._replies = Replies(timeout_s)
         self._timeout_s = timeout_s
-        self._unanswered = 0
-        self._lock = Lock()
         self._key = api_key
         self._root = base_url.rstrip("/").removesuffix("/v1")
         self._model = model
@@ -80,12 +138,7 @@ class EngineClient:
 
     def silence(self) -> str | None:
         """Why nothing more should be asked: nobody replies; None while somebody does."""
-        if self._unanswered < SILENT_AFTER:
-            return None
-        return (
-            f"the server is up but silent: {SILENT_AFTER} requests in a row got no reply within "
-            f"{self._timeout_s:g} s"
-        )
+        return self._replies.silence()
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """The token ids of a bare text, without special tokens.
@@ -183,38 +236,18 @@ class EngineClient:
         from openai import APIError, APITimeoutError
 
         try:
-            reply = self._sent(path, {"model": self._model, **body})
+            reply = self._replies.send(
+                self._client, self._root + path, {"model": self._model, **body}
+            )
         except APITimeoutError as error:
-            self._note(replied=False)
             what = f"{path}: no reply within {self._timeout_s:g} s"
             raise EngineError(what, where=self._root) from error
         except APIError as error:
-            self._note(replied=True)
             said = without_key(f"{path}: {error.message}", self._key)
             raise EngineError(said[:500], where=self._root) from error
-        self._note(replied=True)
         if not isinstance(reply, dict):
             raise EngineError(f"{path}: the reply is no JSON object", where=self._root)
         return reply
-
-    def _sent(self, path: str, body: Mapping[str, Any]) -> Any:
-        """One request, again after what may be over in a moment."""
-        from openai import APIConnectionError, APITimeoutError, InternalServerError, RateLimitError
-
-        for pause_s in (*(0.5 * 2**attempt for attempt in range(RETRIES)), None):
-            try:
-                return self._client.post(self._root + path, cast_to=dict[str, Any], body=body)
-            except APITimeoutError:
-                raise
-            except (APIConnectionError, InternalServerError, RateLimitError):
-                if pause_s is None:
-                    raise
-                time.sleep(pause_s)
-        raise AssertionError("the last try returns or raises")
-
-    def _note(self, *, replied: bool) -> None:
-        with self._lock:
-            self._unanswered = 0 if replied else self._unanswered + 1
 
 
 def _first_line(error: Exception) -> str:

@@ -3,8 +3,9 @@
 Method: a chat completion at temperature 0 with the task, the passage and two answers named A and
 B, asking for JSON (``verdict`` A, B or tie, and a short ``reason``), by schema where the server
 takes one. An answer that is no such JSON is counted as malformed and asked for again, twice at
-most; the openai client itself repeats what failed in transit. A server that refuses the schema is
-asked without it. Questions that already have a verdict are not put again.
+most; what failed in transit is sent again, but not what got no reply in time: a judge that is
+silent is given up. A server that refuses the schema is asked without it. Questions that already
+have a verdict are not put again.
 
 The key goes into the request's header and nowhere else: not into records, logs or messages, even
 where a server repeats it in a refusal, a reply or a reason.
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from harness.quality.client import open_client, without_key
+from harness.quality.client import Replies, open_client, without_key
 from harness.record import Judgement
 from harness.units import Seconds
 from harness.workload.judge_pairs import Question
@@ -181,6 +182,8 @@ def _play(
             progress(finished, len(questions))
             if (dead := death()) is not None:
                 return f"the judge's server died: {dead}"
+            if (silent := asker.silence()) is not None:
+                return f"the judge can't be asked: {silent}"
             if len(lost) >= 4 and len(lost) == finished:
                 return f"the judge can't be asked: {lost[0]}"
     return f"the judge can't be asked: {lost[0]}" if lost and len(lost) == finished else None
@@ -192,7 +195,12 @@ class _Asker:
     def __init__(self, client: OpenAI, target: JudgeTarget) -> None:
         self.target = target
         self._client = client
+        self._replies = Replies(target.timeout_s)
         self._schema = True
+
+    def silence(self) -> str | None:
+        """Why nothing more should be asked; None while the judge replies."""
+        return self._replies.silence()
 
     def ask(self, question: Question) -> Judgement:
         """Put one question, again while the answer is malformed."""
@@ -230,9 +238,7 @@ class _Asker:
         }
         try:
             more = {"response_format": _SCHEMA} if self._schema else {}
-            reply = self._client.post(
-                "/chat/completions", cast_to=dict[str, Any], body={**body, **more}
-            )
+            reply = self._replies.send(self._client, "/chat/completions", {**body, **more})
         except BadRequestError as error:
             if not self._schema or "response_format" not in f"{error.message} {error.body}":
                 raise

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
+from threading import Event
 from typing import Any
 
 import pytest
@@ -30,10 +33,10 @@ QUESTIONS = [
 SECRET = "sk-not-to-be-seen"  # noqa: S105
 
 
-def put(url: str, **more: Any) -> tuple[list[Judgement], str | None]:
+def put(url: str, timeout_s: float = 10, **more: Any) -> tuple[list[Judgement], str | None]:
     kept: list[Judgement] = []
     reason = judge_all(
-        JudgeTarget(url, "m", SECRET, timeout_s=10, concurrency=1),
+        JudgeTarget(url, "m", SECRET, timeout_s=timeout_s, concurrency=1),
         QUESTIONS,
         (),
         kept.append,
@@ -111,6 +114,27 @@ def test_what_fails_in_transit_is_sent_again_and_is_no_malformed_reply() -> None
     assert reason is None
     assert {(j.verdict, j.malformed, j.attempts) for j in kept} == {("tie", 0, 1)}
     assert len(judge.asked) == len(QUESTIONS) + 2
+
+
+def test_a_judge_that_falls_silent_is_given_up_after_two_time_limits() -> None:
+    over, asked = Event(), itertools.count(1)
+
+    def handle(_path: str, _body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if next(asked) > 2:
+            over.wait(10)
+        return reply('{"verdict": "tie"}')
+
+    with serving(handle) as judge:
+        began = time.monotonic()
+        kept, reason = put(judge.url, timeout_s=0.5)
+        took_s = time.monotonic() - began
+        over.set()
+    assert reason is not None
+    assert "2 requests in a row got no reply within 0.5 s" in reason
+    # Eight questions, put one by one; each of the six that are left would cost a limit and more.
+    assert [j.verdict for j in kept] == ["tie", "tie", None, None]
+    assert len(judge.asked) == 4
+    assert 1 <= took_s < 5
 
 
 def test_a_judge_that_never_answers_in_form_is_recorded_as_such() -> None:
