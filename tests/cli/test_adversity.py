@@ -64,7 +64,7 @@ def start(
 
 
 def ended(child: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = child.communicate(timeout=150)
+    out, err = child.communicate(timeout=300)
     assert "Traceback" not in err
     return child.returncode, out, err
 

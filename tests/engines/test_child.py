@@ -14,7 +14,7 @@ from harness.errors import EngineMissing, ServerDied, ServerStartError
 
 READY = "print('{\"ready\": 1}', flush=True)\n"
 #: Far longer than a test may take: whoever hits it has hung.
-LONG_S = 60.0
+LONG_S = 120.0
 
 
 class Script(JsonChild):

@@ -24,7 +24,7 @@ SPEC = vllm.ServerSpec("some/model", {"kv_cache_memory_bytes": 117_964_800}, {},
 LOGS = ROOT / "tests" / "data" / "server_logs"
 
 
-def launch(tmp_path: Path, spec: vllm.ServerSpec = SPEC, timeout_s: float = 30.0) -> vllm.Server:
+def launch(tmp_path: Path, spec: vllm.ServerSpec = SPEC, timeout_s: float = 120.0) -> vllm.Server:
     return vllm.Server.launch(spec, tmp_path / "server.log", timeout_s=timeout_s)
 
 
@@ -62,7 +62,7 @@ def test_stages_are_told_while_the_server_starts(tmp_path: Path) -> None:
     server = vllm.Server.launch(
         told("slow:1"),
         tmp_path / "server.log",
-        timeout_s=30,
+        timeout_s=120,
         on_stage=lambda stage, _elapsed: stages.append(stage),
     )
     server.stop()
@@ -141,7 +141,7 @@ from pathlib import Path
 import psutil
 from harness.engines import vllm
 spec = vllm.ServerSpec("m", {}, {"FAKE_ENGINE": sys.argv[2]}, offline=True)
-server = vllm.Server.launch(spec, Path(sys.argv[1]), timeout_s=30, grace_s=1)
+server = vllm.Server.launch(spec, Path(sys.argv[1]), timeout_s=120, grace_s=1)
 guard = psutil.Process(server._guard.pid)
 print(guard.pid, *(child.pid for child in guard.children(recursive=True)), flush=True)
 if sys.argv[3] == "kill":
@@ -160,7 +160,7 @@ def test_a_harness_that_dies_leaves_no_server(tmp_path: Path, engine: str, endin
         stderr=subprocess.DEVNULL,
         text=True,
         check=False,
-        timeout=60,
+        timeout=180,
     )
     family = [int(word) for word in done.stdout.split()]
     assert done.returncode != 0

@@ -68,7 +68,7 @@ def test_a_launched_server_that_does_not_evict_is_given_up_and_ended(
     monkeypatch.setenv("FAKE_ENGINE", "unpluggable")
     spec = vllm.ServerSpec("some/model", {}, ENV, offline=True)
     with pytest.raises(ServerStartError, match="does not say that the rule is in force"):
-        vllm.Server.launch(spec, tmp_path / "server.log", timeout_s=30)
+        vllm.Server.launch(spec, tmp_path / "server.log", timeout_s=120)
     assert [line for line in command_lines() if vllm.MODULE in line] == []
 
 
