@@ -105,7 +105,7 @@ def test_a_server_that_is_silent_when_asked_costs_two_time_limits(
     # Healthy and quick under load; of 10 questions of 22 none gets a reply.
     monkeypatch.setenv("FAKE_TOY_FP8", "silent=1")
     told = Told()
-    folder = run(tmp_path, "repeats=1", "timeouts.request_s=1", told=told)
+    folder = run(tmp_path, "repeats=1", "timeouts.request_s=3", told=told)
     found = passes(folder)
     assert {name: record.head.status for name, record in found.items()} == {
         "reference": "sealed",
@@ -114,13 +114,13 @@ def test_a_server_that_is_silent_when_asked_costs_two_time_limits(
     }
     silent = found["variant-fp8"]
     assert silent.head.reason == (
-        "the server is up but silent: 2 requests in a row got no reply within 1 s"
+        "the server is up but silent: 2 requests in a row got no reply within 3 s"
     )
     assert [answer.error for answer in silent.answers] == [
-        "/v1/completions: no reply within 1 s"
+        "/v1/completions: no reply within 3 s"
     ] * 2
     # Asked one by one with two more tries each, 22 questions would take 66 time limits.
-    assert 2 <= (silent.head.wall_s or 0) < 6
+    assert 6 <= (silent.head.wall_s or 0) < 30
     assert any("up but silent" in warning for warning in told.warnings)
 
 
