@@ -78,7 +78,7 @@ def _replicates(evidence: Evidence) -> Iterator[Caution]:
         yield Caution(
             "no_interval",
             f"No interval where a variant has only {counted(fewest, 'repeat')}: a difference "
-            f"can't be told from noise there. {MIN_REPLICATES} or more are needed.",
+            f"can't be told from noise there. An interval needs {MIN_REPLICATES} or more.",
         )
 
 

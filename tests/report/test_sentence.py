@@ -56,7 +56,7 @@ def test_a_single_repeat_is_an_observation_and_claims_nothing() -> None:
     assert "× in one repeat, without an interval (" in told(found)
     assert "better" not in told(found)
     assert "worse" not in told(found)
-    assert any("3 or more are needed" in limit for limit in found.limits)
+    assert any("An interval needs 3 or more." in limit for limit in found.limits)
 
 
 def test_an_invalid_figure_is_withheld_with_the_reason() -> None:
