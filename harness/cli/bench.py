@@ -74,7 +74,10 @@ def bench(
     expected = estimate(resolved, out)
     check_writable(reports)
     typer.echo(f"{resolved.name}: {estimate_text(expected)}", err=True)
-    with _sigterm_as_interrupt(_GO_ON), BenchProgress(expected.total_s) as progress:
+    with (
+        _sigterm_as_interrupt(_GO_ON),
+        BenchProgress(expected.total_s, skips=expected.skips) as progress,
+    ):
         folder = run_scenario(
             resolved,
             root=out,

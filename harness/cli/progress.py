@@ -37,9 +37,14 @@ RATE_WINDOW_S: Seconds = 10.0
 
 
 class BenchProgress:
-    """Shows a bench on ``stream``; time left starts from ``expected_s`` and is corrected."""
+    """Shows a bench on ``stream``; time left starts from ``expected_s`` and is corrected.
 
-    def __init__(self, expected_s: Seconds | None, stream: TextIO | None = None) -> None:
+    ``skips`` is the number of trials of which it is known that they will be skipped.
+    """
+
+    def __init__(
+        self, expected_s: Seconds | None, stream: TextIO | None = None, *, skips: int = 0
+    ) -> None:
         self._console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=True)
         self._live = (
             Live(console=self._console, refresh_per_second=8, transient=True)
@@ -51,8 +56,9 @@ class BenchProgress:
         self._stage: str | None = None
         self._last_line_s = float("-inf")
         self._trial_text = ""
-        self._trials_done = 0
-        self._trials = 0
+        self._played = 0
+        self._skips = skips
+        self._ahead = 0
         self._in_load: tuple[int, int] = (0, 0)
         self._chunks: deque[tuple[Seconds, int]] = deque()
 
@@ -97,7 +103,9 @@ class BenchProgress:
 
     def trial(self, trial: Trial, number: int, trials: int) -> None:
         """A trial begins."""
-        self._trials_done, self._trials = number - 1, trials
+        self._played += 1
+        self._ahead = trials - number
+        self._in_load = (0, 0)
         self._trial_text = f"trial {number}/{trials}"
         self._last_line_s = float("-inf")
         self._line(f"  {self._trial_text}: {trial.workload.label}")
@@ -137,13 +145,18 @@ class BenchProgress:
         return (seen[-1][1] - seen[0][1]) / span_s if span_s > 0 else None
 
     def _left_s(self) -> Seconds | None:
-        """Time left: from what was done so far once a trial is done, else from the estimate."""
+        """Time left: from what was done so far once a trial is done, else from the estimate.
+
+        Trials that were measured before a resume, and those that are skipped, took no time.
+        """
         elapsed_s = time.monotonic() - self._began
-        finished, total = self._in_load
-        done = self._trials_done + (finished / total if total else 0.0)
-        if self._trials_done == 0 and self._expected_s is not None:
+        if self._played <= 1 and self._expected_s is not None:
             return max(0.0, self._expected_s - elapsed_s)
-        return elapsed_s * (self._trials - done) / done if done > 0 and self._trials else None
+        finished, total = self._in_load
+        part = finished / total if total else 0.0
+        done = self._played - 1 + part
+        left = 1 - part + max(0, self._ahead - self._skips)
+        return elapsed_s * left / done if self._played and done > 0 else None
 
     def quality(self, what: str, done: int, total: int) -> None:
         """How far the questions are; a plain line at the first, the last and now and then."""
@@ -156,6 +169,7 @@ class BenchProgress:
 
     def unplayed(self, trial: Trial, status: str, reason: str) -> None:
         """A trial that was skipped or failed, with the first line of its reason."""
+        self._skips -= 1 if status == "skipped" and self._skips else 0
         first = reason.splitlines()[0] if reason else "no reason given"
         self._line(f"  {status}: {trial.trial_id}: {first[:300]}")
 

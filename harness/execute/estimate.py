@@ -67,9 +67,10 @@ class Estimate:
     """Predicted wall time of a bench, and the sentence that says what it rests on.
 
     ``launches`` and ``trials`` are those that will run, ``skipped`` the variants of which it is
-    known that none will. ``launches`` is None for a server that is running already; ``quality_s``
-    is the part of the total that questions about quality take, ``judge_s`` that of the judge in
-    it where it is not measured together with them.
+    known that none will, ``skips`` the number of their trials. ``launches`` is None for a
+    server that is running already; ``quality_s`` is the part of the total that questions about
+    quality take, ``judge_s`` that of the judge in it where it is not measured together with
+    them.
     """
 
     total_s: Seconds
@@ -79,6 +80,7 @@ class Estimate:
     quality_s: Seconds = 0.0
     judge_s: Seconds | None = None
     skipped: tuple[str, ...] = ()
+    skips: int = 0
 
 
 def estimate(scenario: Scenario, root: Path) -> Estimate:
@@ -115,6 +117,7 @@ def estimate(scenario: Scenario, root: Path) -> Estimate:
         basis=_basis(earlier[0].run_id if earlier is not None else None, parts, rates),
         quality_s=quality_s,
         judge_s=judge_s,
+        skips=len(trials) - len(played),
         skipped=tuple(dict.fromkeys(t.variant for t in trials if t.variant not in playing)),
     )
 

@@ -63,11 +63,25 @@ def test_load_lines_are_rare_in_a_log() -> None:
 
 def test_time_left_follows_what_was_done_once_a_trial_is_done() -> None:
     progress, stream = shown(expected_s=None)
-    progress.trial(TRIALS[0], 2, 2)
+    progress.trial(TRIALS[0], 1, 2)
+    progress.trial(TRIALS[1], 2, 2)
     progress._began -= 100.0
     progress.load(at(1.0, 5, 10), None)
     # 1.5 of 2 trials in 100 s: a third of that is left.
     assert "about 33.3 s left" in stream.getvalue()
+
+
+def test_trials_that_are_skipped_or_were_measured_before_take_none_of_the_time_left() -> None:
+    stream = io.StringIO()
+    progress = BenchProgress(None, stream, skips=6)
+    # Of 12 trials 3 were measured before a resume, and one of the 6 is skipped by now.
+    progress.trial(TRIALS[0], 4, 12)
+    progress.unplayed(TRIALS[1], "skipped", "not here")
+    progress.trial(TRIALS[2], 6, 12)
+    progress._began -= 100.0
+    progress.load(at(1.0, 5, 10), None)
+    # 1.5 trials in 100 s; half a trial and one of the 6 behind it are left: 5 will be skipped.
+    assert "about 1 min 40 s left" in stream.getvalue()
 
 
 def test_hostile_names_are_shown_as_text() -> None:
