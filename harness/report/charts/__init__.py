@@ -9,6 +9,8 @@
 * ``sweep``: what happens as concurrency grows, and how far is that from the device's best?
 * ``scores``: what does each strategy buy, side by side?
 * ``over_time``: how full was the KV pool while requests ran, waited and were preempted?
+* ``strategy``, ``trade_off``, ``quality``, ``reference``: what the sections of the strategies ask.
+* ``run_ratios``: what changed from one run to others?
 
 Axes start at zero wherever lengths are compared. Not covered: which finding a title states and
 what a caption says, which ``gallery`` and its neighbours decide from the same values.
