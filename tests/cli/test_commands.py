@@ -47,6 +47,7 @@ def within(
 
     def run(*words: str) -> Ended:
         monkeypatch.chdir(ROOT)
+        monkeypatch.setenv("COLUMNS", "120")
         monkeypatch.setattr(sys, "argv", ["kvbench", *words])
         capsys.readouterr()
         with pytest.raises(SystemExit) as end:
@@ -77,21 +78,23 @@ def test_plan_prints_every_trial_and_launches_nothing(scenario: Path) -> None:
     assert "estimate from assumed rates" in done.stdout
 
 
-def test_plan_tells_repeats_of_one_server_once_and_the_quality_part(scenario: Path) -> None:
+def test_plan_tells_repeats_of_one_server_once_and_the_quality_part(
+    scenario: Path, within: Callable[..., Ended]
+) -> None:
     """2 needle kinds × 1 context × 5 depths are 10 questions."""
     asked = ("quality.num_prompts=6", "quality.context_tokens=128", "quality.answer_tokens=8")
     needles = ("quality.needles.context_tokens=[64]",)
     sets = [word for text in (*asked, *needles) for word in ("--set", text)]
-    done = kvbench("plan", str(scenario), "--profile", "cpu", "--repeats", "3", *sets)
-    assert done.returncode == 0, done.stderr
-    assert "6 trials in 6 server launches" in done.stdout
-    assert "launches 1, 4, 5: variant fp16, repeats 1, 2, 3" in done.stdout
-    assert done.stdout.count("  $ ") == 2  # a command per variant, not per repeat
-    assert done.stdout.count("      fp") == 6  # and every trial's name
-    assert "quality: 6 prompts of 128 tokens with answers of 8 and 10 questions" in done.stdout
-    once = kvbench("plan", str(scenario), "--profile", "cpu", "--repeats", "1")
-    assert "launch 1: variant fp16, repeat 1\n" in once.stdout
-    assert "quality" not in once.stdout
+    code, out, err = within("plan", str(scenario), "--profile", "cpu", "--repeats", "3", *sets)
+    assert code == 0, err
+    assert "6 trials in 6 server launches" in out
+    assert "launches 1, 4, 5: variant fp16, repeats 1, 2, 3" in out
+    assert out.count("  $ ") == 2  # a command per variant, not per repeat
+    assert out.count("      fp") == 6  # and every trial's name
+    assert "quality: 6 prompts of 128 tokens with answers of 8 and 10 questions" in out
+    _, once, _ = within("plan", str(scenario), "--profile", "cpu", "--repeats", "1")
+    assert "launch 1: variant fp16, repeat 1\n" in once
+    assert "quality" not in once
 
 
 def test_plan_as_json_is_json_alone_on_stdout(scenario: Path) -> None:
@@ -102,7 +105,9 @@ def test_plan_as_json_is_json_alone_on_stdout(scenario: Path) -> None:
     assert "profile: cpu" in done.stderr
 
 
-def test_plan_says_what_a_request_holds_once_its_prompt_was_cut(scenario: Path) -> None:
+def test_plan_says_what_a_request_holds_once_its_prompt_was_cut(
+    scenario: Path, within: Callable[..., Ended]
+) -> None:
     """900 tokens are 7 whole blocks of 128 and 4 tokens; 4 stay of 7, so 384 tokens go.
 
     8 blocks hold the prompt; at 904 tokens 520 are left, in 5.
@@ -110,16 +115,18 @@ def test_plan_says_what_a_request_holds_once_its_prompt_was_cut(scenario: Path) 
     cut = 'cut: {env: {KVBENCH_EVICTION: "snapkv=512"}, enable_chunked_prefill: false}'
     text = scenario.read_text().replace("fp8: {kv_cache_dtype: fp8}", cut)
     scenario.write_text(text.replace("context_tokens: 64", "context_tokens: 900"))
-    done = kvbench("plan", str(scenario), "--profile", "cpu")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("each holds up to 8 blocks, 5 while it answers") == 1
-    assert "token eviction by score (snapkv=512,observe=64): 4 blocks of 128 stay" in done.stdout
-    told = json.loads(kvbench("plan", str(scenario), "--profile", "cpu", "--json").stdout)
+    code, out, err = within("plan", str(scenario), "--profile", "cpu")
+    assert code == 0, err
+    assert out.count("each holds up to 8 blocks, 5 while it answers") == 1
+    assert "token eviction by score (snapkv=512,observe=64): 4 blocks of 128 stay" in out
+    told = json.loads(within("plan", str(scenario), "--profile", "cpu", "--json")[1])
     held = {trial["variant"]: trial["theory"]["blocks_held"] for trial in told["trials"]}
     assert held == {"fp16": None, "cut": {"most": 8, "decoding": 5}}
 
 
-def test_plan_says_what_a_request_holds_under_sinks_and_a_window(scenario: Path) -> None:
+def test_plan_says_what_a_request_holds_under_sinks_and_a_window(
+    scenario: Path, within: Callable[..., Ended]
+) -> None:
     """900 tokens and 4 to come in blocks of 128, sinks 64 and a window of 256, 128 in flight.
 
     At its worst 255 + 128 = 383 tokens are 3 blocks, one for the edge and one of sinks: 5. While it
@@ -128,7 +135,7 @@ def test_plan_says_what_a_request_holds_under_sinks_and_a_window(scenario: Path)
     evict = 'evict: {env: {KVBENCH_EVICTION: "sinks=64,window=256"}, max_num_batched_tokens: 128}'
     text = scenario.read_text().replace("fp8: {kv_cache_dtype: fp8}", evict)
     scenario.write_text(text.replace("context_tokens: 64", "context_tokens: 900"))
-    told = json.loads(kvbench("plan", str(scenario), "--profile", "cpu", "--json").stdout)
+    told = json.loads(within("plan", str(scenario), "--profile", "cpu", "--json")[1])
     held = {trial["variant"]: trial["theory"]["blocks_held"] for trial in told["trials"]}
     assert held == {"fp16": None, "evict": {"most": 5, "decoding": 4}}
 
