@@ -12,11 +12,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+#: Before every token: long enough for whoever ends a child in the middle of an answer.
+PAUSE_S = 0.05
+
 
 def program(folder: Path) -> Path:
     """An executable that takes the place of the Python that has transformers."""
     file = folder / "reference-python"
-    file.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{Path(__file__).resolve()}"\n')
+    file.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{Path(__file__).resolve()}" "$@"\n')
     file.chmod(0o755)
     return file
 
@@ -36,6 +39,7 @@ def main() -> None:
         request = json.loads(line)
         for number in range(request["output_tokens"]):
             held = {"sequence_tokens": len(request["prompt"]) + number, "cache_bytes": 0}
+            time.sleep(PAUSE_S)
             tell({"token": 7, "t": time.monotonic(), **held})
         tell({"done": request["index"], "prompt_tokens": len(request["prompt"])})
 

@@ -101,8 +101,10 @@ class KillsTheEngine(Silent):
 
 
 def test_an_engine_that_dies_fails_its_trials_and_resume_completes_the_run(
-    tmp_path: Path, model: Path
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A child that loads no model dies like any other.
+    monkeypatch.setenv("KVBENCH_REFERENCE_PYTHON", str(reference_stub.program(tmp_path)))
     one = scenario(tmp_path, model, "variants={growing: {}}", "baseline=growing")
     first, trials = run(tmp_path, one, KillsTheEngine())
     assert trials["growing"].run.status == "failed"
