@@ -1,13 +1,11 @@
 """Puts a trial's requests through the arithmetic of the engine's own ``vllm bench serve``.
 
-Run as a process, since importing it takes seconds and vLLM stays out of the tests' own process:
-reads the lists of ``bench_serve.lists`` from stdin, prints the engine's figures as JSON.
+Called in a child of the tests (``tests.engines.engine_parser``), since importing the engine takes
+seconds and vLLM stays out of the tests' own process.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -28,9 +26,3 @@ def figures(lists: dict[str, list[Any]], duration_s: float) -> dict[str, Any]:
         outputs.append(output)
     metrics, _ = calculate_metrics([], outputs, duration_s, None, [90.0, 99.0], {"ttft": 5000.0})
     return asdict(metrics)
-
-
-if __name__ == "__main__":
-    asked = json.load(sys.stdin)
-    out, sys.stdout = sys.stdout, sys.stderr
-    json.dump(figures(asked["lists"], asked["duration_s"]), out)
