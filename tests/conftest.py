@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from harness.load import watch
 from tests.engines.installed import installed
 from tests.engines.kvpress_child import kvpress_child
 from tests.fake_engine import stand_in_for_engine
@@ -21,6 +25,19 @@ settings.register_profile(
     "shared", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("shared")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_full_collection_before_a_load() -> Iterator[None]:
+    """Loads that are played in this process set aside what exists without collecting it first.
+
+    With all that a whole run has imported, that collection takes 0.4 s and more of every load;
+    a bench that is a process of its own has it, and ``tests/load/test_watch.py``.
+    """
+    kept = SimpleNamespace(collect=lambda: 0, freeze=gc.freeze, unfreeze=gc.unfreeze)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch, "gc", kept)
+        yield
 
 
 @pytest.fixture

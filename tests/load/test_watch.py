@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import gc
 import itertools
 import time
+import weakref
 
+from harness.load import watch
+from harness.load.watch import quiet_collector
 from harness.record import ClientSample
 from tests.load.playing import Played, planned, play_against, punctual
 
@@ -52,3 +56,22 @@ def test_a_client_that_computes_shows_its_share_of_the_cpu(standin):
     # 20 times 0.1 s, however long a busy machine takes over them. Left out is what was used before
     # the first sample and after the last: 0.2 s and two records each, and a round begun meanwhile.
     assert 20 * 0.1 / 2 <= sampled_cpu_s(played.samples) <= used_s
+
+
+class Ring:
+    """Refers to itself, so that only a collection frees it."""
+
+    def __init__(self) -> None:
+        self.self = self
+
+
+def test_while_a_load_runs_the_collector_leaves_alone_what_was_there_before(monkeypatch):
+    monkeypatch.setattr(watch, "gc", gc)
+    gone, kept = weakref.ref(Ring()), Ring()
+    with quiet_collector():
+        # Garbage was freed first; the rest is out of the collector's sight.
+        assert gone() is None
+        assert gc.get_freeze_count() > 0
+        assert all(found is not kept for found in gc.get_objects())
+    assert gc.get_freeze_count() == 0
+    assert any(found is kept for found in gc.get_objects())
