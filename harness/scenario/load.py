@@ -9,6 +9,7 @@ fault is found before the day it is needed.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -275,11 +276,11 @@ def _with_value(node: Any, path: Sequence[str], value: Any, text: str) -> Any:
         return value
     head, *rest = path
     if isinstance(node, list):
-        if not head.isdigit() or int(head) >= len(node):
+        if head not in {str(index) for index in range(len(node))}:
             raise ScenarioError(
                 f"{head!r} is no item of this list",
                 where=f"--set {text}",
-                legal=[str(index) for index in range(len(node))],
+                legal=[f"0 to {len(node) - 1}"] if node else [],
             )
         items = list(node)
         items[int(head)] = _with_value(items[int(head)], rest, value, text)
@@ -409,19 +410,27 @@ def _expand_workloads(given: Any, spot: _Spot) -> tuple[list[dict[str, Any]], li
             raise spot.fail(
                 "a workload is a mapping", ("workloads", index), legal=list(Workload.model_fields)
             )
-        points = _matrix(entry, index, spot)
-        if len(expanded) + len(points) > MAX_TRIALS:
-            raise spot.fail(f"more than {MAX_TRIALS:,} workloads", ("workloads", index))
+        points = _matrix(entry, index, spot, MAX_TRIALS - len(expanded))
         expanded.extend(points)
         origins.extend([index] * len(points))
     return expanded, origins
 
 
-def _matrix(entry: dict[str, Any], index: int, spot: _Spot) -> list[dict[str, Any]]:
+def _matrix(entry: dict[str, Any], index: int, spot: _Spot, room: int) -> list[dict[str, Any]]:
+    """The crossed lists of one entry; counted before they are built, since lists multiply."""
     axes = [key for key in MATRIX_KEYS if isinstance(entry.get(key), list)]
     for key in axes:
         if not entry[key]:
             raise spot.fail("an empty list gives no trial", ("workloads", index, key))
+    count = math.prod(len(entry[key]) for key in axes)
+    if count > room:
+        crossed = " × ".join(f"{len(entry[key]):,} of {key}" for key in axes)
+        raise spot.fail(
+            f"more than {MAX_TRIALS:,} workloads: {crossed or 'one'} would be {count:,} more",
+            ("workloads", index),
+            legal=[f"at most {MAX_TRIALS:,} in all"],
+            next_move="shorten the lists: each is crossed with every other",
+        )
     combinations = itertools.product(*(entry[key] for key in axes))
     return [{**entry, **dict(zip(axes, values, strict=True))} for values in combinations]
 
@@ -485,6 +494,7 @@ def _legal_keys(path: KeyPath) -> Sequence[str]:
 
 
 def _check_scenario(scenario: Scenario, spot: _Spot, origins: Sequence[int]) -> None:
+    _check_count(scenario, spot)
     if scenario.baseline not in scenario.variants:
         raise spot.fail(
             f"the baseline {scenario.baseline!r} is no variant",
@@ -499,6 +509,24 @@ def _check_scenario(scenario: Scenario, spot: _Spot, origins: Sequence[int]) -> 
     _check_lengths(scenario, spot, origins)
     _check_quality(scenario, spot)
     _check_reference(scenario, spot, origins)
+
+
+def _check_count(scenario: Scenario, spot: _Spot) -> None:
+    """Refuse more trials than any bench, and any plan of one, comes to an end with."""
+    sizes = {
+        "workloads": len(scenario.workloads),
+        "variants": len(scenario.variants),
+        "repeats": scenario.repeats,
+    }
+    count = math.prod(sizes.values())
+    if count > MAX_TRIALS:
+        told = " × ".join(f"{size:,} {key}" for key, size in sizes.items())
+        raise spot.fail(
+            f"{told} are {count:,} trials",
+            (max(sizes, key=lambda key: sizes[key]),),
+            legal=[f"at most {MAX_TRIALS:,} trials"],
+            next_move="measure less at a time; the largest of the three is the one to cut",
+        )
 
 
 def _check_kvpress(scenario: Scenario, spot: _Spot) -> None:

@@ -2,12 +2,14 @@
 
 Built on PyYAML's safe loader: no tags beyond the standard ones, no aliases (a scenario has no
 use for them, and nested ones can be made to expand without bound), no key given twice, no key
-that YAML reads as anything but text. Dates stay text. Values that nothing downstream could store,
-print or pass on (``plain``) are refused here.
+that YAML reads as anything but text, no number that YAML 1.1 reads otherwise than a person does
+(``1e-6`` as text, ``1:30`` as 90, ``010`` as 8). Dates stay text. Values that nothing downstream
+could store, print or pass on (``plain``) are refused here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +64,21 @@ class _Loader(yaml.SafeLoader):
                 where=f"{self.name}:{mark.line + 1}",
                 next_move="write the values out",
             )
-        return super().compose_node(parent, index)
+        node = super().compose_node(parent, index)
+        is_key = index is None and isinstance(parent, yaml.MappingNode)
+        # A quoted or tagged value is what its author made of it.
+        if isinstance(node, yaml.ScalarNode) and node.style is None and not is_key:
+            self._refuse_odd_number(node)
+        return node
+
+    def _refuse_odd_number(self, node: yaml.ScalarNode) -> None:
+        told = _misread(node.tag, node.value)
+        if told is not None:
+            raise ScenarioError(
+                f"YAML 1.1 reads `{node.value[:60]}` as {told[0]}",
+                where=f"{self.name}:{node.start_mark.line + 1}",
+                next_move=f"write {told[1]}, or put it in quotes if text is meant",
+            )
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: dict[str, int] = {}
@@ -81,6 +97,12 @@ class _Loader(yaml.SafeLoader):
     def _refuse_odd_keys(self, node: yaml.MappingNode) -> None:
         """YAML 1.1 reads ``on``, ``no``, ``1`` and an empty key as no text: no name, no flag."""
         for key_node, _ in node.value:
+            if key_node.tag == _MERGE_TAG:
+                raise ScenarioError(
+                    "YAML merge keys (<<) are not taken here",
+                    where=f"{self.name}:{key_node.start_mark.line + 1}",
+                    next_move="write the keys out",
+                )
             if isinstance(key_node, yaml.ScalarNode) and key_node.tag != _TEXT_TAG:
                 raise ScenarioError(
                     f"YAML reads the key `{key_node.value}` as "
@@ -90,8 +112,41 @@ class _Loader(yaml.SafeLoader):
                 )
 
 
+def _misread(tag: str, text: str) -> tuple[str, str] | None:
+    """What YAML 1.1 makes of a plain number that a person reads otherwise, and how to write it.
+
+    Source: the types of YAML 1.1 (yaml.org/type): a float needs a dot and a signed exponent, a
+    colon makes a number of base 60, a leading zero one of base 8.
+    """
+    if tag == _TEXT_TAG and _EXPONENT.fullmatch(text):
+        return "text, not as a number", _with_exponent(text)
+    if tag in _NUMBER_TAGS and ":" in text:
+        return "a number of base 60", "the number itself (seconds, say)"
+    if tag == "tag:yaml.org,2002:int" and _OCTAL.fullmatch(text):
+        return "a number of base 8", f"{text.replace('0', '', 1).lstrip('+')} without the zero"
+    return None
+
+
+def _with_exponent(text: str) -> str:
+    """``1e-6`` → ``1.0e-6``; a whole number that is not too long to read is written out."""
+    value = float(text)
+    if value.is_integer() and abs(value) < _WRITTEN_OUT:
+        return str(int(value))
+    mantissa, _, exponent = text.replace("_", "").lower().partition("e")
+    dotted_ = mantissa if "." in mantissa else f"{mantissa}.0"
+    return f"{dotted_}e{exponent if exponent[0] in '+-' else '+' + exponent}"
+
+
+_EXPONENT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+", re.ASCII)
+_OCTAL = re.compile(r"[-+]?0[0-7_]+")
+_WRITTEN_OUT = 1e15
+_NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+#: Types that a scenario has no use for: a date stays text, and so does a lone ``=``.
+_UNUSED_TAGS = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
+
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, regexp) for tag, regexp in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    first: [(tag, regexp) for tag, regexp in resolvers if tag not in _UNUSED_TAGS]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
@@ -104,14 +159,14 @@ def read_document(path: Path) -> Document:
         ScenarioError: it can't be read, or isn't a YAML mapping.
     """
     try:
-        raw = path.read_bytes()
+        raw = _head_of(path)
     except FileNotFoundError:
         raise NotFound("there is no such scenario file", where=str(path)) from None
     except OSError as error:
         raise ScenarioError(f"the file can't be read: {error.strerror}", where=str(path)) from None
     if len(raw) > MAX_SCENARIO_BYTES:
         raise ScenarioError(
-            f"the file has {len(raw):,} bytes; a scenario has at most {MAX_SCENARIO_BYTES:,}",
+            f"the file has more than {MAX_SCENARIO_BYTES:,} bytes, the most of a scenario",
             where=str(path),
         )
     try:
@@ -120,6 +175,12 @@ def read_document(path: Path) -> Document:
         line = raw[: error.start].count(b"\n") + 1
         raise ScenarioError("not UTF-8 text", where=f"{path}:{line}") from None
     return parse_document(text, source=str(path))
+
+
+def _head_of(path: Path) -> bytes:
+    """As much of a file as tells whether it is too long: a pipe may have no end."""
+    with path.open("rb") as file:
+        return file.read(MAX_SCENARIO_BYTES + 1)
 
 
 def parse_document(text: str, *, source: str) -> Document:

@@ -61,6 +61,8 @@ _TEXT_FLAGS = (
     "mamba_cache_dtype",
     "mamba_ssm_cache_dtype",
 )
+#: Draft tokens per step beyond which no engine gains: one request's whole answer, and more.
+MOST_DRAFTS = 1024
 _SWITCH_FLAGS = ("enable_prefix_caching", "disable_hybrid_kv_cache_manager", "async_scheduling")
 _MAPPING_FLAGS = ("hf_overrides", "speculative_config")
 _FLAG_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*")
@@ -293,14 +295,28 @@ def _check_flag_type(name: str, value: Any) -> None:
     if value is None:
         return
     if name in _WHOLE_FLAGS and (not isinstance(value, int) or value is True or value < 1):
-        raise ValueError(f"{name} is a whole number from 1 up (given: {value!r})")
+        raise ValueError(f"{name} is a whole number from 1 up (given: {value!r:.100})")
     for names, kind, what in (
         (_TEXT_FLAGS, str, "text"),
         (_SWITCH_FLAGS, bool, "true or false"),
         (_MAPPING_FLAGS, dict, "a mapping"),
     ):
         if name in names and not isinstance(value, kind):
-            raise ValueError(f"{name} is {what} (given: {value!r})")
+            raise ValueError(f"{name} is {what} (given: {value!r:.100})")
+    if name == "speculative_config":
+        _check_drafts(value.get("num_speculative_tokens"))
+    if name == "kv_cache_dtype_skip_layers" and isinstance(value, dict | bool | float):
+        raise ValueError(f"{name} is a list of layers or names of kinds (given: {value!r:.100})")
+
+
+def _check_drafts(value: Any) -> None:
+    """Draft tokens per step, of which the pool's reserve and its groups are worked out."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if value is not None and not (whole and 1 <= value <= MOST_DRAFTS):
+        raise ValueError(
+            f"num_speculative_tokens is a whole number from 1 to {MOST_DRAFTS} "
+            f"(given: {value!r:.100})"
+        )
 
 
 def holds_secret(name: str, value: object) -> bool:
@@ -475,7 +491,9 @@ class Variant(Strict):
 
 
 def _one_line(name: str) -> str:
-    if not name.strip() or "\n" in name or "\t" in name:
+    # Unicode has line ends and blanks of its own; text that prints nothing is no name either.
+    blank = not any(c.isprintable() and not c.isspace() for c in name)
+    if blank or "\t" in name or name.splitlines() != [name]:
         raise ValueError(f"a name is one line of text, and not a blank one (given: {name!r})")
     return name
 

@@ -236,3 +236,69 @@ def test_hostile_names_become_safe_folders() -> None:
     assert slugify("../../etc/passwd") == "etc-passwd"
     assert slugify("..") == "unnamed"
     assert slugify("FP8 (e4m3)") == "fp8-e4m3"
+
+
+def test_crossed_lists_are_counted_before_they_are_built(tmp_path: Path) -> None:
+    # 3 lists of 300 would be 27 million workloads, more than the memory holds.
+    lists = ", ".join(
+        f"{key}: {list(range(1, 301))}" for key in ("context_tokens", "output_tokens")
+    )
+    line = f"  - {{{lists}, num_prompts: 50, concurrency: {list(range(1, 301))}}}\n"
+    old = GOOD[GOOD.index("  - {context_tokens") : GOOD.index("repeats")]
+    with pytest.raises(ScenarioError, match="27,000,000") as caught:
+        load(tmp_path, GOOD.replace(old, line))
+    assert (caught.value.where or "").endswith("demo.yaml:11 (workloads.0)")
+
+
+def test_entries_that_exceed_the_limit_together_are_refused(tmp_path: Path) -> None:
+    # 2 × (250 × 250 = 62,500) = 125,000.
+    entry = (
+        f"  - {{context_tokens: {list(range(1, 251))}, output_tokens: 1, num_prompts: 50, "
+        f"concurrency: {list(range(1, 251))}}}\n"
+    )
+    old = GOOD[GOOD.index("  - {context_tokens") : GOOD.index("repeats")]
+    with pytest.raises(ScenarioError, match="62,500 more") as caught:
+        load(
+            tmp_path,
+            GOOD.replace(old, entry + entry.replace("output_tokens: 1", "output_tokens: 2")),
+        )
+    assert (caught.value.where or "").endswith("demo.yaml:12 (workloads.1)")
+
+
+def test_trials_are_limited_not_workloads_alone(tmp_path: Path) -> None:
+    # 60 workloads × 2 variants × 1,000 repeats = 120,000; with 800 repeats 96,000.
+    text = GOOD.replace("concurrency: [1, 4]", f"concurrency: {list(range(1, 61))}")
+    told = "60 workloads × 2 variants × 1,000 repeats are 120,000 trials"
+    with pytest.raises(ScenarioError, match=told) as caught:
+        load(tmp_path, text.replace("repeats: 3", "repeats: 1000"))
+    assert (caught.value.where or "").endswith("demo.yaml:12 (repeats)")
+    assert load(tmp_path, text.replace("repeats: 3", "repeats: 800")).repeats == 800
+
+
+@pytest.mark.parametrize("index", ["²", "٣", "-1", "9" * 5000, "1.5", "01", "2"])
+def test_an_override_takes_only_the_place_of_an_item(tmp_path: Path, index: str) -> None:
+    text = GOOD.replace("repeats: 3", "claims: [C1, C2]")
+    with pytest.raises(ScenarioError) as caught:
+        load(tmp_path, text, "cuda", f"claims.{index}=C3")
+    assert caught.value.legal == ("0 to 1",) or index == "1.5"
+    assert load(tmp_path, text, "cuda", "claims.1=C3").claims == ("C1", "C3")
+
+
+@pytest.mark.parametrize("name", ["a\u2028b", "a\u2029", "\u200b", "\u00a0", "a\tb"])
+def test_a_name_is_one_line_that_can_be_seen(tmp_path: Path, name: str) -> None:
+    escaped = name.encode("unicode-escape").decode()
+    with pytest.raises(ScenarioError, match="one line of text"):
+        load(tmp_path, GOOD.replace("name: demo", f'name: "{escaped}"'))
+    assert load(tmp_path, GOOD.replace("name: demo", 'name: "größer → 5 % ✓"')).name
+
+
+@pytest.mark.parametrize("drafts", ["many", "1.5", "-5", "0", "true", "[3]", "2000000000"])
+def test_draft_tokens_that_are_no_count_are_told_with_their_line(
+    tmp_path: Path, drafts: str
+) -> None:
+    text = GOOD.replace(
+        "b: {kv_cache_dtype: fp8", f"b: {{speculative_config: {{num_speculative_tokens: {drafts}}}"
+    )
+    with pytest.raises(ScenarioError, match="whole number from 1 to 1024") as caught:
+        load(tmp_path, text)
+    assert "demo.yaml:9 (variants.b.speculative_config)" in (caught.value.where or "")

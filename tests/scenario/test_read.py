@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,58 @@ def test_a_folder_is_no_scenario(tmp_path: Path) -> None:
 def test_dates_stay_text_and_lists_are_lists() -> None:
     assert parse_value("2026-01-01", source="--set") == "2026-01-01"
     assert parse_value("[1, 4]", source="--set") == [1, 4]
+
+
+def test_a_file_without_end_is_read_no_further_than_a_scenario_may_be_long() -> None:
+    with pytest.raises(ScenarioError, match="more than 1,048,576 bytes"):
+        read_document(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize(
+    ("written", "read_as", "advice"),
+    [
+        ("1e-6", "text", "write 1.0e-6,"),
+        ("1.5e3", "text", "write 1500,"),
+        ("-2E5", "text", "write -200000,"),
+        ("1e400", "text", r"write 1\.0e\+400,"),
+        ("1:30", "base 60", "the number itself"),
+        ("1:30.5", "base 60", "the number itself"),
+        ("010", "base 8", "write 10 without the zero"),
+    ],
+)
+def test_a_number_that_yaml_reads_otherwise_is_refused_with_what_to_write(
+    written: str, read_as: str, advice: str
+) -> None:
+    with pytest.raises(ScenarioError, match=read_as) as caught:
+        parse_document(f"a: 1\nb: [{{c: {written}}}]\n", source="x.yaml")
+    assert caught.value.where == "x.yaml:2"
+    assert re.search(advice, caught.value.next_move or "")
+    with pytest.raises(ScenarioError, match=read_as):
+        parse_value(written, source="--set b")
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("1.0e-6", 1e-6),
+        ("'1e-6'", "1e-6"),
+        ("!!str 1:30", "1:30"),
+        ("0x10", 16),
+        ("0", 0),
+        ("-0.5", -0.5),
+        ("1e6-model", "1e6-model"),
+        ("12:30 o'clock", "12:30 o'clock"),
+        ("2026-01-01", "2026-01-01"),
+        ("=", "="),
+    ],
+)
+def test_a_number_or_text_that_can_be_read_only_one_way_is_taken(
+    written: str, value: object
+) -> None:
+    assert parse_value(written, source="--set b") == value
+
+
+def test_merge_keys_are_refused_as_aliases_are() -> None:
+    with pytest.raises(ScenarioError, match="merge keys") as caught:
+        parse_document("a: 1\nb: {<<: {c: 1}}\n", source="x.yaml")
+    assert (caught.value.where, caught.value.next_move) == ("x.yaml:2", "write the keys out")
