@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.errors import InputError, KvbenchError, ModelConfigError, UnsupportedModel
 from harness.specs.gpu import GpuSpec
-from harness.specs.kv_dtype import KV_DTYPES
+from harness.specs.kv_dtype import KV_DTYPES, kv_dtype_hint
 from harness.specs.layers import AttentionLayer, Layer
 from harness.specs.model import ModelSpec
 from harness.theory.budget import Budget, plan_budget, requirement
@@ -90,7 +90,8 @@ def _variant(name: str, model: ModelSpec, settings: EngineSettings) -> Variant:
     dtype = {"fp16": "float16", "bf16": "bfloat16"}.get(name, name)
     if dtype in KV_DTYPES or dtype == "auto":
         return Variant(name, model, replace(settings, kv_cache_dtype=dtype))
-    raise InputError(f"unknown variant {name!r}", legal=(*_HEAD_VARIANTS, "auto", *KV_DTYPES))
+    legal = (*_HEAD_VARIANTS, "auto", *KV_DTYPES)
+    raise InputError(f"unknown variant {name!r}", legal=legal, next_move=kv_dtype_hint(name, legal))
 
 
 def _regrouped(model: ModelSpec, grouping: str) -> ModelSpec:

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.errors import did_you_mean
+from harness.specs.kv_dtype import kv_dtype_hint
 
 #: The key of a scenario that lists flags which are passed on as they are.
 UNCHECKED = "unchecked_flags"
@@ -31,6 +32,16 @@ _RANGES: Mapping[str, tuple[float, float, bool]] = MappingProxyType(
         "gpu_memory_utilization": (0, 1, False),
         "cpu_offload_gb": (0, math.inf, True),
     }
+)
+#: Keys of config.json that are easily taken for flags; the flags nearest in spelling do other,
+#: if not opposite, things (``disable_sliding_window``).
+_OF_THE_MODEL = (
+    "sliding_window",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "rope_scaling",
+    "rope_theta",
 )
 
 
@@ -72,6 +83,12 @@ def _unknown(name: str, version: str, known: Mapping[str, Any]) -> FlagFault:
         return FlagFault(
             f"{name!r} is the denial of a flag", (f"{denied}: false",), "write the flag itself"
         )
+    if name in _OF_THE_MODEL:
+        return FlagFault(
+            f"{name!r} is a key of the model's config.json, and no flag of vLLM {version}",
+            None,
+            f"write `hf_overrides: {{{name}: …}}` (scenarios/sliding_window.yaml has one)",
+        )
     near = get_close_matches(name, list(known), n=5, cutoff=0.6)
     hint = did_you_mean(name, known)
     return FlagFault(
@@ -95,11 +112,12 @@ def _wrong_form(name: str, value: Any, entry: Mapping[str, Any], version: str) -
     if wrong is None:
         return None
     legal = [str(choice) for choice in choices or ()]
-    hint = did_you_mean(str(wrong), legal)
+    find = kv_dtype_hint if name == "kv_cache_dtype" else did_you_mean
     return FlagFault(
         f"vLLM {version} knows no {name} {str(wrong)[:100]!r}",
         tuple(legal),
-        f"{hint or ''} {_all_the_same(name)}".strip(),
+        # Who has mistyped a name is not to be told how to get it past the check.
+        find(str(wrong), legal) or _all_the_same(name),
     )
 
 

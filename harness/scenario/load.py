@@ -39,6 +39,7 @@ from harness.scenario.schema import (
     check_env,
     check_flags,
 )
+from harness.scenario.wording import explain, meant, missing_beside, told_first
 from harness.specs.eviction import VARIABLE as EVICTION_VARIABLE
 from harness.specs.eviction import parse_rule
 
@@ -439,19 +440,19 @@ def _validate(values: dict[str, Any], spot: _Spot, origins: Sequence[int]) -> Sc
     try:
         return Scenario.model_validate(values)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        found = error.errors(include_url=False)
+        first = told_first(found)
         path = _written_path(first["loc"], origins)
-        legal = _legal_keys(path) if first["type"] == "extra_forbidden" else None
         wrong = str(path[-1]) if path else ""
-        raise spot.fail(
-            _explain(first, path), path, legal=legal, next_move=did_you_mean(wrong, legal or ())
-        ) from None
+        legal, hint = None, None
+        if first["type"] == "extra_forbidden":
+            legal = _legal_keys(path)
+            hint = meant(wrong, legal, missing_beside(first, found))
+        raise spot.fail(explain(first, wrong), path, legal=legal, next_move=hint) from None
 
 
 #: Steps of pydantic's paths that nobody wrote.
 _OF_PYDANTIC = ("function-", "list[", "dict[", "[key]")
-#: How much of a wrong value is quoted.
-_QUOTED = 100
 
 
 def _written_path(loc: tuple[int | str, ...], origins: Sequence[int]) -> KeyPath:
@@ -464,19 +465,6 @@ def _written_path(loc: tuple[int | str, ...], origins: Sequence[int]) -> KeyPath
     if path[:1] == ["kv_budget"]:
         path = ["kv_budget"]
     return tuple(part for part in path if not str(part).startswith(_OF_PYDANTIC))
-
-
-def _explain(error: Any, path: KeyPath) -> str:
-    kind, given = error["type"], error.get("input")
-    if kind == "extra_forbidden":
-        return f"there is no key {str(path[-1])!r} here"
-    if kind == "missing":
-        return f"the key {str(path[-1])!r} is missing"
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if kind == "value_error" or isinstance(given, dict | list):
-        return message
-    quoted = repr(given)
-    return f"{message} (given: {quoted if len(quoted) <= _QUOTED else quoted[:_QUOTED] + '…'})"
 
 
 def _legal_keys(path: KeyPath) -> Sequence[str]:

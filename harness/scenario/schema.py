@@ -151,7 +151,11 @@ class Workload(Strict):
             raise ValueError(f"{' and '.join(given)} can't be combined: give one of them")
         shared, turns = self.shared_prefix_tokens, self.turns
         if shared is not None and shared >= self.context_tokens:
-            raise ValueError("shared_prefix_tokens must leave each prompt a part of its own")
+            raise ValueError(
+                f"shared_prefix_tokens is {shared}, and prompts have {self.context_tokens} tokens: "
+                f"at most {self.context_tokens - 1} can be shared, so that each has a part of its "
+                "own"
+            )
         if turns is not None and self.num_prompts % turns:
             raise ValueError(f"num_prompts must be a multiple of turns ({turns})")
         if turns is not None and turns > self.context_tokens:

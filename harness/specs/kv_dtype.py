@@ -10,7 +10,7 @@ Source: ``vllm/config/cache.py`` (names), ``customize_spec`` of the attention ba
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from types import MappingProxyType
@@ -138,6 +138,19 @@ _ROWS = (
 )
 KV_DTYPES: Mapping[str, KvDtype] = MappingProxyType({row.name: row for row in _ROWS})
 
+#: What people call a format, and how the engine spells it.
+_CALLED: Mapping[str, str] = MappingProxyType(
+    {
+        "fp16": "'float16', or 'auto' (the model's own type)",
+        "bf16": "'bfloat16', or 'auto' (the model's own type)",
+        "int8": "'int8_per_token_head'",
+        "int4": "'int4_per_token_head'",
+        "fp4": "'nvfp4'",
+        "e4m3": "'fp8_e4m3'",
+        "e5m2": "'fp8_e5m2'",
+    }
+)
+
 #: Legal values of the engine's flag whose layout is not modelled.
 UNMODELLED = ("fp8_inc", "ultraquant_4bit")
 
@@ -156,9 +169,15 @@ def kv_dtype(name: str) -> KvDtype:
         raise InputError(
             f"unknown KV dtype {name!r}",
             legal=("auto", *KV_DTYPES),
-            next_move=did_you_mean(name, KV_DTYPES),
+            next_move=kv_dtype_hint(name, KV_DTYPES),
         )
     return KV_DTYPES[canonical]
+
+
+def kv_dtype_hint(name: str, legal: Iterable[str]) -> str | None:
+    """Which of the legal names a person may have meant, such as ``float16`` by ``fp16``."""
+    called = _CALLED.get(name.lower())
+    return f"did you mean {called}?" if called else did_you_mean(name, legal)
 
 
 def element_bytes(dtype: str) -> int:

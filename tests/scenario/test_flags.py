@@ -85,6 +85,26 @@ def test_the_list_of_unchecked_flags_is_a_list_of_names(tmp_path: Path) -> None:
         load(tmp_path, f"{FILE}unchecked_flags: 3\n")
 
 
+def test_a_key_of_the_models_config_is_told_as_one_and_not_taken_for_its_opposite(
+    tmp_path: Path,
+) -> None:
+    told = refused(tmp_path, "kv_cache_dtype: fp8", "sliding_window: 256")
+    assert "a key of the model's config.json, and no flag of vLLM 0.32.0" in told
+    assert "write `hf_overrides: {sliding_window: …}`" in told
+    assert "disable_sliding_window" not in told
+
+
+def test_a_dtype_by_another_name_is_told_by_the_engines_and_no_way_past_the_check(
+    tmp_path: Path,
+) -> None:
+    told = refused(tmp_path, "kv_cache_dtype: fp8", "kv_cache_dtype: fp16")
+    assert "did you mean 'float16', or 'auto' (the model's own type)?" in told
+    assert "unchecked_flags" not in told
+    # What resembles nothing may be another version's: then the way past it is told.
+    told = refused(tmp_path, "kv_cache_dtype: fp8", "kv_cache_dtype: ternary")
+    assert "unchecked_flags: [kv_cache_dtype]" in told
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [

@@ -87,9 +87,9 @@ def replaced(old: str, new: str) -> str:
     [
         (replaced("baseline: a", "baseline: c"), "is no variant", "demo.yaml:5 (baseline)"),
         (replaced("repeats: 3", "repeat: 3"), "no key 'repeat'", "demo.yaml:12 (repeat)"),
-        (replaced("repeats: 3", "repeats: three"), "integer", "demo.yaml:12 (repeats)"),
-        (replaced("repeats: 3", "repeats: true"), "integer", "demo.yaml:12 (repeats)"),
-        (replaced("repeats: 3", "repeats: 0"), "greater than", "demo.yaml:12 (repeats)"),
+        (replaced("repeats: 3", "repeats: three"), "whole number", "demo.yaml:12 (repeats)"),
+        (replaced("repeats: 3", "repeats: true"), "whole number", "demo.yaml:12 (repeats)"),
+        (replaced("repeats: 3", "repeats: 0"), "at least 1", "demo.yaml:12 (repeats)"),
         (replaced("schema: 1", "schema: 2"), "reads schema 1", "demo.yaml:1 (schema)"),
         (replaced("concurrency: [1, 4]", "concurrency: []"), "empty list", "(workloads.0"),
         (replaced("concurrency: [1, 4]", "concurrency: [4, 4]"), "the same", "(workloads.0)"),

@@ -83,7 +83,7 @@ def test_a_variant_name_that_yaml_takes_for_something_else_wants_quotes(
         ("variants:\n  a: {kv_cache_dtype: auto}\n  b: {kv_cache_dtype: fp8}", "variants: {}", "1"),
         ("num_prompts: 2", "num_prompts: 0x" + "f" * 5000, "64 bits"),
         ("concurrency: 2", "request_rate: 1" + "0" * 400, "64 bits"),
-        ("concurrency: 2", "request_rate: 1.0e-300", "greater than or equal"),
+        ("concurrency: 2", "request_rate: 1.0e-300", "must be at least 1e-06"),
         ("concurrency: 2", "concurrency: 2, length_mix: {context_median: 9, sigma: 99}", "10"),
         ("auto}", "auto, max_model_len: 8k}", "whole number"),
         ("auto}", "auto, block_size: true}", "whole number"),
