@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import NotFound
-from harness.specs.gpu import GPUS, gpu_spec, reported_gpu
-from harness.units import GIB
+from harness.specs.gpu import GPUS, gpu_spec, memory_note, reported_gpu
+from harness.units import GIB, MIB
 
 
 def test_every_row_has_a_source_and_a_balance_that_hardware_has() -> None:
@@ -22,6 +22,14 @@ def test_names_are_unique() -> None:
 @pytest.mark.parametrize("name", ["a100-80gb", "A100_80GB", "a100 80gb", "a100"])
 def test_a_gpu_is_found_however_it_is_written(name: str) -> None:
     assert gpu_spec(name).memory_bytes == 80 * GIB
+
+
+def test_memory_is_what_the_driver_reports_and_not_the_label() -> None:
+    # 46,068 MiB are 44.99 GiB, on a card that is sold with 48.
+    assert gpu_spec("l40s").memory_bytes == 46_068 * MIB
+    assert "44.99 GiB is what nvidia-smi (modal-labs" in memory_note(gpu_spec("l40s"))
+    assert "--memory-gib" in memory_note(gpu_spec("l40s"))
+    assert "the size on its label" in memory_note(gpu_spec("mi300x"))
 
 
 def test_an_unknown_gpu_is_not_found_and_the_known_ones_are_listed() -> None:
