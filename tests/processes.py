@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from pathlib import Path
 
 import psutil
 
@@ -36,3 +38,13 @@ def gone(pid: int, within_s: float = 15.0) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def holders(folder: Path) -> list[int]:
+    """All processes that have a file below a folder open, as a server and its workers their log."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if any(Path(file.path).is_relative_to(folder) for file in process.open_files()):
+                found.append(process.pid)
+    return found
