@@ -2,18 +2,27 @@
 
 Method: what kvbench itself writes always passes; a record that was edited, truncated in the
 middle or written by a broken clock may not. A line that fails is treated as a damaged one, which
-costs the trial its validity; figures are never computed from it. Not covered: a forgery that is
-consistent with itself.
+costs the trial its validity; figures are never computed from it. What a server says of its pool is
+its own word alone: what can't be true of it is unknown, which costs the theory and not the trial.
+Not covered: a forgery that is consistent with itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from types import UnionType
 from typing import Any
 
-from harness.record import RequestRecord, Run
+from harness.record import (
+    Judgement,
+    QualityAnswer,
+    QualityPrompt,
+    QualityScore,
+    RequestRecord,
+    Run,
+)
 from harness.units import Seconds
 
 #: Thirty years: no trial lasts longer, and sums of such times can't overflow.
@@ -28,6 +37,8 @@ _WORKLOAD_COUNTS = (
 _MAX_LAYERS = 100_000
 #: Bytes and operations per second that a processor can have: beyond, ratios to them overflow.
 _PEAKS_PER_S = (1.0, 1e24)
+#: What the logarithm of a probability can be; rounding may leave it a little above nought.
+_LOGPROBS = (-1e6, 1e-3)
 #: Two readings of one clock may be stored with different rounding.
 _ROUNDING_S: Seconds = 1e-6
 
@@ -61,11 +72,60 @@ def _is_sound(record: RequestRecord) -> bool:
         record.output_tokens,
         record.cached_prompt_tokens,
     )
+    cached, prompt = record.cached_prompt_tokens, record.prompt_tokens
     return (
         forward
+        and (cached is None or prompt is None or cached <= prompt)
         and all(-MAX_S < moment < MAX_S for moment in (*times, record.planned_send_s))
         and all(0 <= count < MAX_COUNT for count in counts if count is not None)
     )
+
+
+def is_sound_prompt(prompt: QualityPrompt) -> bool:
+    """Whether a stored question can be true."""
+    counts = (prompt.index, prompt.context_tokens or 0, *prompt.prompt_token_ids)
+    return _are_counts(counts) and (prompt.depth is None or 0 <= prompt.depth <= 1)
+
+
+def is_sound_answer(answer: QualityAnswer) -> bool:
+    """Whether an answer can be true: nothing in it that is counted is below nought."""
+    counts = (answer.index, answer.prompt_tokens or 0, answer.output_tokens or 0)
+    return _are_counts((*counts, *(answer.token_ids or ())))
+
+
+def is_sound_score(score: QualityScore) -> bool:
+    """Whether a score can be true: one entry per position, in order, logarithms and ranks each."""
+    least, most = _LOGPROBS
+    lists = (score.logprobs, score.ranks, score.top_ids, score.top_logprobs)
+    if any(len(listed) != len(score.positions) for listed in lists):
+        return False
+    pairs = zip(score.top_ids, score.top_logprobs, strict=True)
+    return (
+        _are_counts((score.index, score.prompt_length))
+        and _are_counts((*score.positions, *score.ranks), least=1)
+        and all(before < after for before, after in pairwise(score.positions))
+        and all(0 < len(ids) == len(logprobs) for ids, logprobs in pairs)
+        and all(_are_counts(ids) for ids in score.top_ids)
+        and all(least <= value <= most for part in _logprobs(score) for value in part)
+    )
+
+
+def _logprobs(score: QualityScore) -> tuple[tuple[float, ...], ...]:
+    return score.logprobs, *score.top_logprobs
+
+
+def is_sound_judgement(judgement: Judgement) -> bool:
+    """Whether a verdict can be true: nothing in it that is counted is below nought."""
+    return _are_counts(
+        (
+            *(judgement.prompt_index, judgement.attempts, judgement.malformed),
+            *(judgement.prompt_tokens or 0, judgement.output_tokens or 0),
+        )
+    )
+
+
+def _are_counts(values: Iterable[object], *, least: int = 0) -> bool:
+    return all(_is_count(value, MAX_COUNT, least=least) for value in values)
 
 
 def run_fault(run: Run) -> str | None:
@@ -77,9 +137,27 @@ def run_fault(run: Run) -> str | None:
         _workload_fault(run.trial.workload)
         or _flag_fault(run.trial.server_flags)
         or _config_fault(run.trial.model_config or {})
-        or _pool_fault(run)
         or _peaks_fault(run)
     )
+
+
+def with_sound_pool(run: Run) -> Run:
+    """The run without those counts of its server's pool that no pool can have."""
+    if run.server is None:
+        return run
+    granted = run.server.granted
+    counts = ("block_size", "num_gpu_blocks", "kv_cache_tokens", "kv_cache_memory_bytes")
+    wrong = {
+        key: None
+        for key in counts
+        if (value := getattr(granted, key)) is not None and not _is_count(value, MAX_COUNT, least=1)
+    }
+    ratio = granted.max_concurrency
+    if ratio is not None and not 0.0 < ratio < MAX_COUNT:
+        wrong["max_concurrency"] = None
+    if not wrong:
+        return run
+    return replace(run, server=replace(run.server, granted=replace(granted, **wrong)))
 
 
 #: What each part of a stored scenario is, where it is given at all; ``*`` stands for any name.
@@ -145,15 +223,6 @@ def _config_fault(config: Mapping[str, Any]) -> str | None:
     layers = config.get("num_hidden_layers", 1)
     if isinstance(layers, int) and layers > _MAX_LAYERS:
         return f"model_config.num_hidden_layers is {_short(layers)}"
-    return None
-
-
-def _pool_fault(run: Run) -> str | None:
-    granted = run.server.granted if run.server is not None else None
-    for key in ("block_size", "num_gpu_blocks", "kv_cache_tokens", "kv_cache_memory_bytes"):
-        value = getattr(granted, key, None)
-        if value is not None and not _is_count(value, MAX_COUNT, least=1):
-            return f"server.granted.{key} is {_short(value)}"
     return None
 
 

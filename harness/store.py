@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,8 +33,18 @@ from typing import IO, Any, Self, TypeVar
 
 import msgspec
 
+from harness.characters import REPLACEMENT
 from harness.errors import KvbenchError, NotFound, StoreError
-from harness.plausible import run_fault, scenario_fault, sound_requests
+from harness.plausible import (
+    is_sound_answer,
+    is_sound_judgement,
+    is_sound_prompt,
+    is_sound_score,
+    run_fault,
+    scenario_fault,
+    sound_requests,
+    with_sound_pool,
+)
 from harness.record import (
     SCHEMA_VERSION,
     BenchRecord,
@@ -86,6 +97,7 @@ _KIND_OF = {kind: name for name, kind in _SAMPLE_KINDS.items()}
 
 T = TypeVar("T")
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _RESTORE = "restore the file from a copy, or measure again; kvbench itself never edits a record"
 
 
@@ -271,7 +283,7 @@ def read_manifest(run_folder: Path) -> BenchRecord:
 
 def read_trial(folder: Path) -> TrialRecord:
     """Read one trial; lines that were cut off are counted in ``damaged_lines``."""
-    run = _decode(folder / RUN_FILE, Run)
+    run = with_sound_pool(_decode_run(folder / RUN_FILE))
     if (fault := run_fault(run)) is not None:
         raise StoreError(f"damaged: {fault}", where=str(folder / RUN_FILE))
     written, damaged = _read_lines(folder / REQUESTS_FILE, RequestRecord)
@@ -293,7 +305,7 @@ def read_trial(folder: Path) -> TrialRecord:
 def is_sealed(run_folder: Path, trial_id: str) -> bool:
     """Whether this trial was measured to its end."""
     path = run_folder / trial_id / RUN_FILE
-    return path.is_file() and _decode(path, Run).status == "sealed"
+    return path.is_file() and _decode_run(path).status == "sealed"
 
 
 class TrialFolder:
@@ -308,7 +320,6 @@ class TrialFolder:
         self._run = run
         self._requests: IO[bytes] | None = None
         self._samples: IO[bytes] | None = None
-        self._encoder = msgspec.json.Encoder()
 
     def __enter__(self) -> Self:
         try:
@@ -353,12 +364,12 @@ class TrialFolder:
 
     def append_request(self, record: RequestRecord) -> None:
         """Write one finished request at once."""
-        self._append(self._requests, self._encoder.encode(record) + b"\n", REQUESTS_FILE)
+        self._append(self._requests, _encode(record) + b"\n", REQUESTS_FILE)
 
     def append_sample(self, sample: Sample) -> None:
         """Write one telemetry sample; flushed by the writer's buffer and at the seal."""
         kind = _KIND_OF[type(sample)].encode()
-        line = b'{"kind":"' + kind + b'","sample":' + self._encoder.encode(sample) + b"}\n"
+        line = b'{"kind":"' + kind + b'","sample":' + _encode(sample) + b"}\n"
         self._append(self._samples, line, SAMPLES_FILE)
 
     def seal(self, run: Run) -> None:
@@ -426,7 +437,46 @@ def _cannot_write(path: Path, error: OSError) -> StoreError:
 
 
 def _pretty(value: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    return msgspec.json.format(_encode(value), indent=2) + b"\n"
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def _encode(record: Any) -> bytes:
+    """A record as JSON; halves of surrogate pairs, which no file can hold, become U+FFFD.
+
+    Every door takes them out of other people's text. One that does not must not cost what was
+    measured.
+    """
+    try:
+        return _encoder.encode(record)
+    except UnicodeEncodeError:
+        return _encoder.encode(_encodable(msgspec.to_builtins(record)))
+
+
+def _encodable(value: Any) -> Any:
+    match value:
+        case str():
+            return _SURROGATE.sub(REPLACEMENT, value)
+        case dict():
+            return {_encodable(key): _encodable(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_encodable(item) for item in value]
+        case _:
+            return value
+
+
+def _decode_run(path: Path) -> Run:
+    try:
+        return _decode(path, Run)
+    except StoreError as error:
+        if "$.server.granted" not in str(error):
+            raise
+    # What the server said of its pool is of another shape: the run stands without it.
+    stored = _decode(path, dict[str, Any])
+    del stored["server"]["granted"]
+    return msgspec.convert(stored, Run)
 
 
 def _decode(path: Path, kind: type[T]) -> T:
@@ -523,7 +573,7 @@ def _quality_unfinished(folder: Path, bench: BenchRecord) -> bool:
 def read_run(run_folder: Path, trial_id: str) -> Run | None:
     """One trial's ``run.json`` without its requests and samples; None if it was not begun."""
     path = run_folder / trial_id / RUN_FILE
-    return _decode(path, Run) if path.is_file() else None
+    return with_sound_pool(_decode_run(path)) if path.is_file() else None
 
 
 # ── answer quality ──────────────────────────────────────────────────────────────────────────
@@ -534,7 +584,6 @@ class LineFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._encoder = msgspec.json.Encoder()
 
     def append(self, record: Any) -> None:
         """Write one record, on disk before the call returns."""
@@ -543,7 +592,7 @@ class LineFile:
             with self._path.open("ab") as stream:
                 # A line that a kill cut off must not swallow the next one.
                 cut_off = stream.tell() > 0 and not self._ends_a_line()
-                stream.write((b"\n" if cut_off else b"") + self._encoder.encode(record) + b"\n")
+                stream.write((b"\n" if cut_off else b"") + _encode(record) + b"\n")
         except OSError as error:
             raise _cannot_write(self._path, error) from error
 
@@ -571,8 +620,7 @@ def judgements_file(run_folder: Path, judge_id: str) -> LineFile:
 def write_prompts(run_folder: Path, prompts: Sequence[QualityPrompt]) -> None:
     """Write the questions of a run, all at once."""
     _make_folder(run_folder / QUALITY_FOLDER)
-    encoder = msgspec.json.Encoder()
-    lines = b"".join(encoder.encode(prompt) + b"\n" for prompt in prompts)
+    lines = b"".join(_encode(prompt) + b"\n" for prompt in prompts)
     _replace_file(run_folder / QUALITY_FOLDER / PROMPTS_FILE, lines)
 
 
@@ -597,7 +645,7 @@ def read_quality(run_folder: Path) -> QualityRecords:
         StoreError: it was written by a newer kvbench, or a head is damaged.
     """
     folder = run_folder / QUALITY_FOLDER
-    prompts, damaged = _read_lines(folder / PROMPTS_FILE, QualityPrompt)
+    prompts, damaged = _sound_lines(folder / PROMPTS_FILE, QualityPrompt, is_sound_prompt)
     passes = [read_pass(path) for path in _pass_files(run_folder)]
     judges = [_read_judge(path) for path in sorted(folder.glob(f"{JUDGE_PREFIX}*/{JUDGE_FILE}"))]
     return QualityRecords(
@@ -610,15 +658,23 @@ def read_quality(run_folder: Path) -> QualityRecords:
 
 def read_pass(path: Path) -> tuple[PassRecord, int]:
     """Read one pass from its head's path, and count the lines that were cut off."""
-    answers, damaged = _read_lines(path.parent / ANSWERS_FILE, QualityAnswer)
-    scores, damaged_scores = _read_lines(path.parent / SCORES_FILE, QualityScore)
+    folder = path.parent
+    answers, damaged = _sound_lines(folder / ANSWERS_FILE, QualityAnswer, is_sound_answer)
+    scores, damaged_scores = _sound_lines(folder / SCORES_FILE, QualityScore, is_sound_score)
     record = PassRecord(_decode(path, QualityPass), tuple(answers), tuple(scores))
     return record, damaged + damaged_scores
 
 
 def _read_judge(path: Path) -> tuple[JudgeRecord, int]:
-    lines, damaged = _read_lines(path.parent / JUDGEMENTS_FILE, Judgement)
+    lines, damaged = _sound_lines(path.parent / JUDGEMENTS_FILE, Judgement, is_sound_judgement)
     return JudgeRecord(_decode(path, JudgeRun), tuple(lines)), damaged
+
+
+def _sound_lines(path: Path, kind: type[T], is_sound: Callable[[T], bool]) -> tuple[list[T], int]:
+    """The lines that can be true, and how many others there are."""
+    written, damaged = _read_lines(path, kind)
+    sound = [record for record in written if is_sound(record)]
+    return sound, damaged + len(written) - len(sound)
 
 
 def _pass_files(run_folder: Path) -> list[Path]:

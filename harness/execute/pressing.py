@@ -21,6 +21,7 @@ from harness.engines.kvpress import Asked, KvpressEngine, Pressed
 from harness.errors import ServerDied, every_one_failed
 from harness.execute.progress import Progress
 from harness.execute.quality import REFERENCE, pass_id
+from harness.plausible import is_sound_score
 from harness.record import (
     SCHEMA_VERSION,
     CacheSample,
@@ -232,7 +233,7 @@ class _Policy:
 def _score(text: Text, found: Pressed | str) -> QualityScore:
     if isinstance(found, str):
         return QualityScore(text.index, text.prompt_tokens, error=found)
-    return QualityScore(
+    score = QualityScore(
         index=text.index,
         prompt_length=text.prompt_tokens,
         positions=text.positions,
@@ -241,3 +242,7 @@ def _score(text: Text, found: Pressed | str) -> QualityScore:
         top_ids=found.top_ids,
         top_logprobs=found.top_logprobs,
     )
+    if is_sound_score(score):
+        return score
+    # Such as a model whose numbers overflowed; what can't be read back is not written.
+    return QualityScore(text.index, text.prompt_tokens, error="its probabilities are none")

@@ -6,12 +6,15 @@ seed: a per-request seed ends the engine of vLLM's CPU build. Tokens come from `
 ``/detokenize``, scores from ``prompt_logprobs``; both are vLLM's, other servers lack them. What
 failed in transit is sent again; what got no reply within the time limit is not, since each try
 would cost the limit once more, and ``silence`` tells of a server that answers nothing any longer.
+A reply may be so large and take so long (``bounded``); one that is no JSON is an ``EngineError``.
+Of a reply of another form no record is made that could not be read back.
 
 Not covered: the judge, which may be anybody's server (``judge``).
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from threading import Lock
@@ -21,9 +24,11 @@ from urllib.parse import urlsplit
 from harness.analysis.agreement import TOP_K
 from harness.analysis.sanity import OTHER_TOKENS
 from harness.errors import EngineError
+from harness.plausible import is_sound_answer, is_sound_score
+from harness.quality.bounded import NO_COMPRESSION, UnreadableReply, http_library, within
 from harness.record import QualityAnswer, QualityScore
 from harness.scenario import tail_start
-from harness.units import Seconds, Tokens
+from harness.units import Bytes, Seconds, Tokens
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -36,8 +41,12 @@ RETRIES = 2
 FIRST_PAUSE_S: Seconds = 0.5
 #: After so many requests in a row without a reply a server counts as silent.
 SILENT_AFTER = 2
+#: The probabilities of 128 Ki tokens, twenty-one each, take a quarter of it.
+MOST_BYTES: Bytes = 1 << 30
 #: Where a server writes −∞ in JSON, it writes a number like this one.
 _LEAST_LOGPROB = -9999.0
+#: What reading a reply of another form than the expected may raise.
+_OTHER_FORM = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 def is_local(url: str) -> bool:
@@ -46,10 +55,13 @@ def is_local(url: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def open_client(base_url: str, api_key: str | None, timeout_s: Seconds) -> OpenAI:
+def open_client(
+    base_url: str, api_key: str | None, timeout_s: Seconds, most_bytes: Bytes = MOST_BYTES
+) -> OpenAI:
     """An openai client that keeps to the environment's proxies only for other machines.
 
-    It repeats nothing of itself: ``Replies.send`` knows what is worth repeating.
+    It repeats nothing of itself: ``Replies.send`` knows what is worth repeating. No reply is read
+    beyond ``most_bytes``, or for longer than ``timeout_s``.
     """
     from openai import DefaultHttpxClient, OpenAI
 
@@ -58,7 +70,11 @@ def open_client(base_url: str, api_key: str | None, timeout_s: Seconds) -> OpenA
         api_key=api_key or "none",
         timeout=timeout_s,
         max_retries=0,
-        http_client=DefaultHttpxClient(trust_env=not is_local(base_url)),
+        default_headers=NO_COMPRESSION,
+        http_client=DefaultHttpxClient(
+            trust_env=not is_local(base_url),
+            event_hooks={"response": [within(timeout_s, most_bytes)]},
+        ),
     )
 
 
@@ -91,6 +107,7 @@ class Replies:
 
         Raises:
             APIError: refused, or lost for good; of kind APITimeoutError without a reply in time.
+            EngineError: larger than a reply may be, or no JSON.
         """
         from openai import APIError, APITimeoutError
 
@@ -99,24 +116,44 @@ class Replies:
         except APITimeoutError:
             self.note(replied=False)
             raise
-        except APIError:
+        except APIError as error:
+            self.note(replied=True)
+            if isinstance(error.__cause__, UnreadableReply):
+                raise error.__cause__ from error
+            raise
+        except UnreadableReply:
             self.note(replied=True)
             raise
         self.note(replied=True)
-        return reply
+        return _parsed(reply)
 
 
 def _sent(client: OpenAI, url: str, body: Mapping[str, Any]) -> Any:
     from openai import APIConnectionError, APITimeoutError, InternalServerError, RateLimitError
 
+    response: Any = http_library().Response
     for attempt in range(RETRIES):
         try:
-            return client.post(url, cast_to=dict[str, Any], body=body)
+            return client.post(url, cast_to=response, body=body)
         except APITimeoutError:
             raise
-        except (APIConnectionError, InternalServerError, RateLimitError):
+        except (APIConnectionError, InternalServerError, RateLimitError) as error:
+            if isinstance(error.__cause__, UnreadableReply):
+                raise
             time.sleep(FIRST_PAUSE_S * 2**attempt)
-    return client.post(url, cast_to=dict[str, Any], body=body)
+    return client.post(url, cast_to=response, body=body)
+
+
+def _parsed(reply: Any) -> Any:
+    try:
+        return json.loads(reply.content)
+    except (ValueError, RecursionError) as error:
+        # Broken JSON, bytes that are no UTF-8, a number of thousands of digits, endless brackets.
+        raise NoJsonError("the reply is no JSON") from error
+
+
+class NoJsonError(EngineError):
+    """A reply that is no JSON; the next one may be."""
 
 
 class EngineClient:
@@ -166,18 +203,17 @@ class EngineClient:
     def _tokens(self, body: Mapping[str, Any]) -> tuple[int, ...]:
         reply = self._post("/tokenize", body)
         tokens = reply.get("tokens")
-        if not isinstance(tokens, list):
+        if not isinstance(tokens, list) or any(count(token) is None for token in tokens):
             raise EngineError("/tokenize gave no tokens", where=self._root)
         return tuple(tokens)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """The text of token ids."""
-        return str(self._post("/detokenize", {"tokens": list(tokens)}).get("prompt", ""))
+        return storable(str(self._post("/detokenize", {"tokens": list(tokens)}).get("prompt", "")))
 
     def max_model_len(self) -> Tokens | None:
         """The longest context that the server takes; None if it does not say."""
-        length = self._post("/tokenize", {"prompt": "a"}).get("max_model_len")
-        return length if isinstance(length, int) else None
+        return count(self._post("/tokenize", {"prompt": "a"}).get("max_model_len")) or None
 
     def answer(self, index: int, prompt: Sequence[int], max_tokens: Tokens) -> QualityAnswer:
         """Answer a prompt greedily, at most ``max_tokens`` long; a failure is in the record."""
@@ -189,9 +225,9 @@ class EngineClient:
         }
         try:
             reply = self._post("/v1/completions", body)
-            return _answer(index, reply)
-        except (EngineError, KeyError, IndexError, TypeError, ValueError) as error:
-            return QualityAnswer(index, error=_first_line(error))
+            return _answer(index, reply, self._key)
+        except (EngineError, *_OTHER_FORM) as error:
+            return QualityAnswer(index, error=self._first_line(error))
 
     def score(self, index: int, prompt: Sequence[int], answer: Sequence[int]) -> QualityScore:
         """Score a prompt with its answer, token by token; a failure is in the record."""
@@ -204,8 +240,8 @@ class EngineClient:
         try:
             reply = self._post("/v1/completions", body)
             return _score(index, reply["choices"][0]["prompt_logprobs"], prompt, answer)
-        except (EngineError, KeyError, IndexError, TypeError, ValueError) as error:
-            return QualityScore(index, len(prompt), error=_first_line(error))
+        except (EngineError, *_OTHER_FORM) as error:
+            return QualityScore(index, len(prompt), error=self._first_line(error))
 
     def score_behind(
         self, index: int, prompt: Sequence[int], answer: Sequence[int]
@@ -229,8 +265,8 @@ class EngineClient:
         try:
             reply = self._post("/v1/completions", body)
             return _score_behind(index, reply["choices"][0]["logprobs"], prompt, answer)
-        except (EngineError, KeyError, IndexError, TypeError, ValueError) as error:
-            return QualityScore(index, len(prompt), error=_first_line(error))
+        except (EngineError, *_OTHER_FORM) as error:
+            return QualityScore(index, len(prompt), error=self._first_line(error))
 
     def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         from openai import APIError, APITimeoutError
@@ -243,16 +279,19 @@ class EngineClient:
             what = f"{path}: no reply within {self._timeout_s:g} s"
             raise EngineError(what, where=self._root) from error
         except APIError as error:
-            said = without_key(f"{path}: {error.message}", self._key)
+            said = storable(without_key(f"{path}: {error.message}", self._key))
             raise EngineError(said[:500], where=self._root) from error
+        except EngineError as error:
+            raise EngineError(f"{path}: {error.what}", where=self._root) from error
         if not isinstance(reply, dict):
             raise EngineError(f"{path}: the reply is no JSON object", where=self._root)
         return reply
 
-
-def _first_line(error: Exception) -> str:
-    text = error.what if isinstance(error, EngineError) else f"unexpected reply: {error!r}"
-    return text.splitlines()[0][:500] if text else type(error).__name__
+    def _first_line(self, error: Exception) -> str:
+        """What went wrong, in one line; what a server wrote is in it, so the key is taken out."""
+        text = error.what if isinstance(error, EngineError) else f"unexpected reply: {error!r}"
+        lines = storable(without_key(text, self._key)).splitlines()
+        return lines[0][:500] if lines else type(error).__name__
 
 
 def without_key(text: str, api_key: str | None) -> str:
@@ -260,17 +299,39 @@ def without_key(text: str, api_key: str | None) -> str:
     return text.replace(api_key, "…") if api_key else text
 
 
-def _answer(index: int, reply: Mapping[str, Any]) -> QualityAnswer:
+def storable(text: str) -> str:
+    """The text without halves of surrogate pairs, which JSON can write and no file can hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def count(value: Any) -> int | None:
+    """A count as a record may hold it; what a server writes in its place is unknown."""
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_count and 0 <= value < 1 << 60 else None
+
+
+def _answer(index: int, reply: Mapping[str, Any], api_key: str | None = None) -> QualityAnswer:
+    """The answer in a reply; raises one of ``_OTHER_FORM`` where there is none."""
     choice, usage = reply["choices"][0], reply.get("usage") or {}
-    ids = choice.get("token_ids")
-    return QualityAnswer(
+    ids, finish = choice.get("token_ids"), choice.get("finish_reason")
+    answer = QualityAnswer(
         index=index,
-        text=str(choice["text"]),
+        text=storable(without_key(str(choice["text"]), api_key)),
         token_ids=tuple(ids) if isinstance(ids, list) else None,
-        finish_reason=choice.get("finish_reason"),
-        prompt_tokens=usage.get("prompt_tokens"),
-        output_tokens=usage.get("completion_tokens"),
+        finish_reason=storable(without_key(finish, api_key)) if isinstance(finish, str) else None,
+        prompt_tokens=count(usage.get("prompt_tokens")),
+        output_tokens=count(usage.get("completion_tokens")),
     )
+    if not is_sound_answer(answer):
+        raise ValueError("its token ids are none")
+    return answer
+
+
+def _checked(score: QualityScore) -> QualityScore:
+    """The score, if it could be read back."""
+    if not is_sound_score(score):
+        raise ValueError("its probabilities are none")
+    return score
 
 
 def kept_positions(prompt_length: Tokens, answer_length: Tokens) -> tuple[int, ...]:
@@ -296,7 +357,7 @@ def _score(
     if any(tokens[place] not in entry for place, entry in zip(positions, entries, strict=True)):
         raise ValueError(OTHER_TOKENS)
     own = [entry[tokens[place]] for place, entry in zip(positions, entries, strict=True)]
-    return QualityScore(
+    score = QualityScore(
         index=index,
         prompt_length=len(prompt),
         positions=positions,
@@ -305,6 +366,7 @@ def _score(
         top_ids=tuple(tuple(entry) for entry in entries),
         top_logprobs=tuple(tuple(lp for lp, _ in entry.values()) for entry in entries),
     )
+    return _checked(score)
 
 
 def _score_behind(
@@ -319,7 +381,7 @@ def _score_behind(
     slots = [position - begin for position in positions]
     own = [max(float(listed["token_logprobs"][slot]), _LEAST_LOGPROB) for slot in slots]
     tops = [_top(listed["top_logprobs"][slot]) for slot in slots]
-    return QualityScore(
+    score = QualityScore(
         index=index,
         prompt_length=len(prompt),
         positions=positions,
@@ -332,6 +394,7 @@ def _score_behind(
         top_ids=tuple(tuple(top) for top in tops),
         top_logprobs=tuple(tuple(top.values()) for top in tops),
     )
+    return _checked(score)
 
 
 def _token_id(token: str) -> int:

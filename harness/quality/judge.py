@@ -3,9 +3,10 @@
 Method: a chat completion at temperature 0 with the task, the passage and two answers named A and
 B, asking for JSON (``verdict`` A, B or tie, and a short ``reason``), by schema where the server
 takes one. An answer that is no such JSON is counted as malformed and asked for again, twice at
-most; what failed in transit is sent again, but not what got no reply in time: a judge that is
-silent is given up. A server that refuses the schema is asked without it. Questions that already
-have a verdict are not put again.
+most, as is a reply that is no JSON at all; what failed in transit is sent again, but not what got
+no reply in time: a judge that is silent is given up, as is one whose replies are too large. A
+server that refuses the schema is asked without it. Questions that already have a verdict are not
+put again.
 
 The key goes into the request's header and nowhere else: not into records, logs or messages, even
 where a server repeats it in a refusal, a reply or a reason.
@@ -15,6 +16,7 @@ Not covered: which pairs (``harness.workload.judge_pairs``), and what the verdic
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -23,19 +25,31 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from harness.quality.client import Replies, open_client, without_key
+from harness.errors import EngineError
+from harness.quality.client import (
+    NoJsonError,
+    Replies,
+    count,
+    open_client,
+    storable,
+    without_key,
+)
 from harness.record import Judgement
-from harness.units import Seconds
+from harness.units import Bytes, Seconds
 from harness.workload.judge_pairs import Question
 
 if TYPE_CHECKING:
-    from openai import OpenAI
+    from openai import APIError, OpenAI
 
 #: How often a malformed answer is asked for again.
 ATTEMPTS = 3
 VERDICT_TOKENS = 120
 #: So many questions are put at once.
 JUDGE_CONCURRENCY = 4
+#: A reply holds a verdict and one sentence.
+MOST_BYTES: Bytes = 4 << 20
+#: So many objects in a reply are tried as the verdict.
+MOST_OBJECTS = 20
 #: So much of a passage is shown; English has four to five characters to a token.
 PASSAGE_CHARACTERS = 12_000
 #: Of a longer one: its ends, and so many places where the known answer stands, a sentence at least.
@@ -64,7 +78,7 @@ _SCHEMA: dict[str, Any] = {
         },
     },
 }
-_OBJECT = re.compile(r"\{.*?\}", re.DOTALL)
+_OBJECT = re.compile(r"\{(?=\s{0,20}\")")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +97,7 @@ def bare_url(url: str) -> str:
     """A URL without user, password, query or fragment, fit to be stored."""
     parts = urlsplit(url)
     host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
     netloc = f"{host}:{parts.port}" if parts.port else host
     return urlunsplit((parts.scheme, netloc, parts.path, "", ""))
 
@@ -147,7 +162,7 @@ def judge_all(
     """Put every question that has no verdict yet; returns why it could not be done."""
     have = {(j.pair_id, j.order) for j in done if j.error is None}
     left = [q for q in questions if (q.pair.pair_id, q.order) not in have]
-    client = open_client(target.url, target.api_key, target.timeout_s)
+    client = open_client(target.url, target.api_key, target.timeout_s, MOST_BYTES)
     try:
         return _play(_Asker(client, target), left, keep, progress, death)
     finally:
@@ -207,13 +222,16 @@ class _Asker:
         from openai import APIError
 
         spent: list[tuple[int | None, int | None]] = []
-        malformed, text = 0, ""
+        malformed, why = 0, ""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 said, usage = self._say(question)
-            except APIError as error:
-                why = f"{type(error).__name__}: {self._clean(error.message)}"
-                return _judgement(question, None, None, attempt, malformed, spent, why)
+            except NoJsonError as error:
+                malformed, why = malformed + 1, error.what
+                continue
+            except (APIError, EngineError) as error:
+                lost = f"{type(error).__name__}: {self._clean(_told(error))}"
+                return _judgement(question, None, None, attempt, malformed, spent, lost)
             spent.append(usage)
             found = parse_verdict(said)
             if found is not None:
@@ -221,8 +239,7 @@ class _Asker:
                 told = self._clean(reason) if reason is not None else None
                 return _judgement(question, verdict, told, attempt, malformed, spent, None)
             malformed += 1
-            text = without_key(said, self.target.api_key)
-        why = f"no verdict in {text[:200]!r}"
+            why = f"no verdict in {without_key(said, self.target.api_key)[:200]!r}"
         return _judgement(question, None, None, ATTEMPTS, malformed, spent, why)
 
     def _say(self, question: Question) -> tuple[str, tuple[int | None, int | None]]:
@@ -248,8 +265,12 @@ class _Asker:
 
     def _clean(self, message: str) -> str:
         """The first line of what a server said, without the key; cleaned before it is cut."""
-        lines = without_key(message, self.target.api_key).splitlines()
+        lines = storable(without_key(message, self.target.api_key)).splitlines()
         return lines[0][:300] if lines else "nothing was said"
+
+
+def _told(error: APIError | EngineError) -> str:
+    return error.what if isinstance(error, EngineError) else error.message
 
 
 def _text_and_usage(reply: Any) -> tuple[str, tuple[int | None, int | None]]:
@@ -257,35 +278,25 @@ def _text_and_usage(reply: Any) -> tuple[str, tuple[int | None, int | None]]:
     try:
         text = reply["choices"][0]["message"]["content"]
         usage = reply.get("usage") or {}
-        counts = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
-        return _storable(str(text or "")), counts
+        counts = count(usage.get("prompt_tokens")), count(usage.get("completion_tokens"))
+        return storable(str(text or "")), counts
     except (KeyError, IndexError, TypeError, AttributeError):
         return "", (None, None)
 
 
-def _count(value: Any) -> int | None:
-    """A count of tokens as a record may hold it; what a judge writes instead is unknown."""
-    is_count = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_count and 0 <= value < 1 << 60 else None
-
-
-def _storable(text: str) -> str:
-    """The text without halves of surrogate pairs, which JSON can write and no file can hold."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
 def parse_verdict(text: str) -> tuple[Literal["A", "B", "tie"], str | None] | None:
     """The verdict in a judge's answer: a JSON object, bare or within other text."""
-    for candidate in (text, *_OBJECT.findall(text)):
+    decoder = json.JSONDecoder()
+    for found in itertools.islice(_OBJECT.finditer(text), MOST_OBJECTS):
         try:
-            value = json.loads(candidate)
+            value, _ = decoder.raw_decode(text, found.start())
         except (ValueError, RecursionError):
             # No JSON, a number of thousands of digits, or brackets without end.
             continue
         if isinstance(value, dict) and value.get("verdict") in ("A", "B", "tie"):
             reason = value.get("reason")
             verdict = cast("Literal['A', 'B', 'tie']", value["verdict"])
-            return verdict, _storable(str(reason)) if reason is not None else None
+            return verdict, storable(str(reason)) if reason is not None else None
     return None
 
 
