@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from harness.theory.budget import (
+    Budget,
     BudgetTerm,
+    Lever,
     activation_bytes,
     kv_bytes_left,
     plan_budget,
@@ -13,7 +15,7 @@ from harness.theory.budget import (
 from harness.theory.capacity import EngineSettings, predict_capacity
 from harness.theory.weights import weight_footprint
 from harness.units import GIB
-from tests.theory.small import shipped, small
+from tests.theory.small import LATENT, shipped, small
 
 LLAMA_3 = "meta-llama/Meta-Llama-3-8B"
 
@@ -53,11 +55,46 @@ def test_a_model_that_does_not_fit_has_a_negative_pool_and_levers() -> None:
     assert "tensor_parallel_size" in budget.levers[0].change
 
 
-def test_an_eight_bit_cache_is_a_lever_where_it_halves_a_token() -> None:
+def lever(budget: Budget, beginning: str) -> Lever:
+    return next(found for found in budget.levers if found.change.startswith(beginning))
+
+
+def test_an_eight_bit_cache_is_a_lever_where_a_token_takes_less() -> None:
     plenty = plan_budget(shipped(LLAMA_3), EngineSettings(), 80 * GIB)
-    assert plenty.levers[0].change.startswith("kv_cache_dtype fp8")
+    # A token takes half, so the pool is worth twice its bytes.
+    assert lever(plenty, "kv_cache_dtype fp8").gained_bytes == plenty.kv_bytes
     packed = plan_budget(shipped(LLAMA_3), EngineSettings(kv_cache_dtype="fp8"), 80 * GIB)
-    assert not any("kv_cache_dtype" in lever.change for lever in packed.levers)
+    assert not any("kv_cache_dtype" in found.change for found in packed.levers)
+
+
+def test_a_lever_is_told_in_requests_that_fit_once_it_is_pulled() -> None:
+    given = {"weights_bytes": 16 * GIB, "overhead_bytes": 2 * GIB, "utilization": 0.9}
+    budget = plan_budget(shipped(LLAMA_3), EngineSettings(), 80 * GIB, context_tokens=8192, **given)
+    # 0.9 · 80 − 18 = 54 GiB hold 54 requests of 8,192 tokens (1 GiB each). On each of two GPUs half
+    # of a request lies and half of the weights: (72 − 8 − 2) / 0.5 = 124, worth 124 − 54 GiB.
+    twice = lever(budget, "twice the GPUs")
+    assert (twice.requests, twice.gained_bytes, twice.context_tokens) == (124.0, 70 * GIB, 8192)
+    assert lever(budget, "kv_cache_dtype fp8").requests == 108.0
+    # 0.95 · 80 − 18.
+    assert lever(budget, "gpu_memory_utilization").requests == 58.0
+    assert budget.levers[0] == twice
+
+
+def test_a_latent_cache_lies_whole_on_every_gpu_so_only_weights_are_spared() -> None:
+    model = small(LATENT, qk_nope_head_dim=64, v_head_dim=64, q_lora_rank=None)
+    budget = plan_budget(model, EngineSettings(), 4 * GIB, weights_bytes=2 * GIB, overhead_bytes=0)
+    assert lever(budget, "twice the GPUs").gained_bytes == GIB
+
+
+def test_mxfp4_weights_are_taken_as_much_larger_as_they_load() -> None:
+    model = shipped("openai/gpt-oss-120b")
+    four = EngineSettings(tensor_parallel_size=4)
+    term = plan_budget(model, four, 80 * GIB).terms[0]
+    # A published start-up line says 17.22 GiB on each of four GPUs.
+    assert term.bytes / GIB == pytest.approx(17.2217, rel=0.005)
+    assert "MXFP4 is padded" in term.assumption
+    plain = plan_budget(shipped(LLAMA_3), EngineSettings(quantization="fp8"), 80 * GIB).terms[0]
+    assert "estimate: what fp8 leaves plain" in plain.assumption
 
 
 def test_activations_grow_with_the_step_not_with_the_context() -> None:
