@@ -468,15 +468,20 @@ def _encodable(value: Any) -> Any:
 
 
 def _decode_run(path: Path) -> Run:
+    """A trial's head; what its server said of itself in another shape is unknown, as if unsaid."""
     try:
         return _decode(path, Run)
     except StoreError as error:
-        if "$.server.granted" not in str(error):
-            raise
-    # What the server said of its pool is of another shape: the run stands without it.
+        damage = error
+    wrong = [key for key in ("granted", "engine_version") if f"$.server.{key}" in str(damage)]
+    if not wrong:
+        raise damage
     stored = _decode(path, dict[str, Any])
-    del stored["server"]["granted"]
-    return msgspec.convert(stored, Run)
+    stored["server"] = {k: v for k, v in stored["server"].items() if k not in wrong}
+    try:
+        return msgspec.convert(stored, Run)
+    except msgspec.ValidationError:
+        raise damage from None
 
 
 def _decode(path: Path, kind: type[T]) -> T:

@@ -8,6 +8,9 @@ A content chunk is an event with non-empty ``choices`` (DESIGN, definitions). It
 empty: a special token under ``ignore_eos`` is a token all the same, and so is one whose bytes
 the server holds back until they make a character. vLLM sends no content event without a token.
 
+What a server says ends up in files and on pages. One event is limited in size, halves of surrogate
+pairs become U+FFFD, and the key it was sent is taken out of whatever it echoes.
+
 Source of the format: the WHATWG HTML standard, "Server-sent events", parsing an event stream.
 Not covered: chat completions, several choices per request, ``event:`` and ``id:`` fields.
 """
@@ -19,7 +22,19 @@ from typing import Any
 
 import msgspec
 
+from harness.load.target import hide
 from harness.units import Seconds, Tokens
+
+#: A server that sends a whole long answer as one event stays below; what is larger never ends.
+MAX_EVENT_BYTES = 4 << 20
+#: Enough for a server's error with its cause, and for every finish reason there is.
+_MAX_ERROR_CHARS = 2000
+_MAX_REASON_CHARS = 100
+_QUOTED_CHARS = 200
+
+
+class EventTooLarge(ValueError):
+    """An event has grown past what any token needs; the rest of the stream is not worth reading."""
 
 
 class EventSplitter:
@@ -28,15 +43,28 @@ class EventSplitter:
     __slots__ = ("_after_cr", "_tail")
 
     def __init__(self) -> None:
-        self._tail = b""
+        self._tail = bytearray()
         self._after_cr = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the payloads of the events that these bytes complete."""
+        """Return the payloads of the events that these bytes complete.
+
+        Raises:
+            EventTooLarge: what has come of one event is more than ``MAX_EVENT_BYTES``.
+        """
         if self._after_cr or b"\r" in data:
             data = self._normalized(data)
-        parts = (self._tail + data).split(b"\n\n")
-        self._tail = parts.pop()
+        if self._tail:
+            # A long event is added to, not copied, until its end is there.
+            seam = self._tail.endswith(b"\n") and data.startswith(b"\n")
+            self._tail += data
+            if not seam and b"\n\n" not in data:
+                self._limit()
+                return []
+            data = bytes(self._tail)
+        parts = data.split(b"\n\n")
+        self._tail = bytearray(parts.pop())
+        self._limit()
         payloads = []
         for part in parts:
             # By far the most events are a single data line.
@@ -45,6 +73,10 @@ class EventSplitter:
             elif (payload := _payload(part)) is not None:
                 payloads.append(payload)
         return payloads
+
+    def _limit(self) -> None:
+        if len(self._tail) > MAX_EVENT_BYTES:
+            raise EventTooLarge(f"an event larger than {MAX_EVENT_BYTES >> 20} MiB")
 
     def _normalized(self, data: bytes) -> bytes:
         """Turn CR LF and lone CR into LF; the two may be split between reads."""
@@ -101,13 +133,14 @@ class Answer:
 
     ``chunk_times_s`` holds the arrival of every content chunk; the token counts are the
     server's own, None as long as it has not stated them; ``error`` is the first thing that went
-    wrong inside the stream.
+    wrong inside the stream. The key that went with the request is in none of its texts.
     """
 
     __slots__ = (
+        "_api_key",
+        "_cached_tokens",
         "_splitter",
         "_texts",
-        "cached_prompt_tokens",
         "chunk_times_s",
         "done",
         "ended_s",
@@ -117,7 +150,8 @@ class Answer:
         "prompt_tokens",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, api_key: str | None = None) -> None:
+        self._api_key = api_key
         self._splitter = EventSplitter()
         self._texts: list[str] = []
         self.chunk_times_s: list[Seconds] = []
@@ -127,17 +161,21 @@ class Answer:
         self.finish_reason: str | None = None
         self.prompt_tokens: Tokens | None = None
         self.output_tokens: Tokens | None = None
-        self.cached_prompt_tokens: Tokens | None = None
+        self._cached_tokens: Tokens | None = None
 
     def feed(self, data: bytes, t_s: Seconds) -> None:
-        """Take in bytes that arrived at ``t_s``."""
+        """Take in bytes that arrived at ``t_s``.
+
+        Raises:
+            EventTooLarge: an event has no end; the stream should be left.
+        """
         for payload in self._splitter.feed(data):
             if payload == b"[DONE]":
                 self.done = True
                 continue
             try:
                 event = _decode(payload)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 event = self._decode_leniently(payload)
             if event.choices:
                 self.chunk_times_s.append(t_s)
@@ -145,7 +183,7 @@ class Answer:
                 if choice.text:
                     self._texts.append(choice.text)
                 if choice.finish_reason is not None:
-                    self.finish_reason = choice.finish_reason
+                    self.finish_reason = self._told(choice.finish_reason, _MAX_REASON_CHARS)
             if event.usage is not None:
                 self._take_usage(event.usage)
             if event.error is not None or event.object == "error":
@@ -164,26 +202,48 @@ class Answer:
         """The text so far, None without a content chunk; what is no character becomes U+FFFD."""
         if not self.chunk_times_s:
             return None
-        # Two halves of a surrogate pair may have come in two events.
-        return "".join(self._texts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        # Two halves of a surrogate pair, or of the key, may have come in two events.
+        return hide(whole("".join(self._texts)), self._api_key)
+
+    @property
+    def cached_prompt_tokens(self) -> Tokens | None:
+        """Prompt tokens from the prefix cache; more than the prompt has can't be: unknown."""
+        cached, prompt = self._cached_tokens, self.prompt_tokens
+        return cached if cached is not None and prompt is not None and cached <= prompt else None
 
     def _take_usage(self, usage: _Usage) -> None:
         self.prompt_tokens = _count(usage.prompt_tokens)
         self.output_tokens = _count(usage.completion_tokens)
         if usage.prompt_tokens_details is not None:
-            self.cached_prompt_tokens = _count(usage.prompt_tokens_details.cached_tokens)
+            self._cached_tokens = _count(usage.prompt_tokens_details.cached_tokens)
 
     def _decode_leniently(self, payload: bytes) -> _Event:
         """Decode what msgspec refuses: lone surrogates and bytes that are no UTF-8."""
+        text = payload.decode("utf-8", "replace")
         try:
-            return msgspec.convert(json.loads(payload.decode("utf-8", "replace")), _Event)
+            return msgspec.convert(json.loads(text), _Event)
         except (ValueError, RecursionError) as fault:
-            self._fail(f"an event could not be read ({fault}): {payload[:200]!r}")
+            quoted = self._told(text, _QUOTED_CHARS)
+            self._fail(f"an event could not be read ({fault}): {quoted!r}")
             return _Event()
 
     def _fail(self, error: str) -> None:
         if self.error is None:
-            self.error = error
+            self.error = self._told(error, _MAX_ERROR_CHARS)
+
+    def _told(self, text: str, most: int) -> str:
+        """What a server says of itself, fit to be stored: whole characters, no key, no novel."""
+        return cut(hide(whole(text), self._api_key), most)
+
+
+def cut(text: str, most: int = _MAX_ERROR_CHARS) -> str:
+    """The text, or its beginning with an ellipsis where it is longer."""
+    return text if len(text) <= most else text[:most] + "…"
+
+
+def whole(text: str) -> str:
+    """The text with halves of surrogate pairs joined, or U+FFFD where one stands alone."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _error_text(event: _Event) -> str:

@@ -156,7 +156,7 @@ class Player:
         async with self._turnstile:
             await asyncio.sleep(0)
         begun_s = self._clock.now()
-        sending, answer = Sending(), Answer()
+        sending, answer = Sending(), Answer(self._target.api_key)
         self._answers[request.index] = answer
         error: str | None = None
         try:

@@ -7,6 +7,24 @@ from dataclasses import dataclass, field
 from harness.record import Phase
 from harness.units import Seconds, Tokens
 
+#: A text that breaks off with so much of the key was cut off in the middle of it.
+_TELLING_CHARS = 6
+
+
+def hide(text: str, api_key: str | None) -> str:
+    """A server's words without the key that it was sent, as ``***``.
+
+    A key that the text breaks off in goes as well, unless a few characters are all there is of it.
+    """
+    if not api_key:
+        return text
+    for form in {api_key, api_key.replace("/", "\\/")}:
+        text = text.replace(form, "***")
+        for end in range(len(form) - 1, _TELLING_CHARS - 1, -1):
+            if text.endswith(form[:end]):
+                return text[:-end] + "***"
+    return text
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from harness.clock import Clock
-from harness.load.events import Answer
-from harness.load.target import Target
+from harness.load.events import Answer, EventTooLarge, cut, whole
+from harness.load.target import Target, hide
 from harness.record import PlannedRequest
 from harness.units import Seconds
 
@@ -40,6 +40,8 @@ _KEEPALIVE_S = 3.0
 # How long a connection may take to end its answer after [DONE] and still be used again.
 _DRAIN_S = 1.0
 _CONNECT_TIMEOUT_S = 30.0
+# Of the body of an error status, which nobody reads to the end of a megabyte.
+_MAX_ERROR_BYTES = 1 << 20
 _RESPONSE = "kvbench.response"
 
 
@@ -175,9 +177,13 @@ class StampingTransport:
 
 async def _body(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     # Read by the openai client alone, for the message of an error status.
+    left = _MAX_ERROR_BYTES
     try:
         async for data in response.content.iter_any():
-            yield data
+            yield data[:left]
+            left -= len(data)
+            if left <= 0:
+                break
     finally:
         response.release()
 
@@ -262,13 +268,14 @@ class Wire:
                 async with asyncio.timeout(_DRAIN_S):
                     while await content.readany():
                         pass
+        except EventTooLarge as fault:
+            raise RequestFailed(f"the stream was left: {fault}") from fault
         except (aiohttp.ClientError, OSError) as fault:
             raise RequestFailed(self._clean(_describe(fault))) from fault
         answer.end(t_s)
 
     def _clean(self, message: str) -> str:
-        key = self._target.api_key
-        return message.replace(key, "***") if key else message
+        return cut(hide(whole(message), self._target.api_key))
 
 
 def _describe(fault: BaseException) -> str:

@@ -2,7 +2,8 @@
 
 Method: one kept-alive HTTP connection; of the several hundred lines that vLLM prints (histograms
 mostly) only those whose name is in ``METRIC_NAMES`` reach prometheus_client's parser, which keeps
-a reading cheap. A name that the engine does not print is unknown (None), never 0.
+a reading cheap. A name that the engine does not print is unknown (None), never 0, and so is a
+value that can't be true: a pool used more than wholly, fewer than no requests.
 
 Several engines behind one server (data parallel) print one line each, told apart by the label
 ``engine``: counters and queue lengths are added up, the cache usage is the mean over engines (all
@@ -19,11 +20,14 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from urllib.parse import SplitResult, urlsplit
 
+from harness.plausible import MAX_COUNT
 from harness.record import EngineSample, GrantedKv
+from harness.telemetry import timed
 from harness.telemetry.source import Problems
 from harness.units import Seconds
 
@@ -66,6 +70,7 @@ TIMEOUT_S: Seconds = 2.0
 #: vLLM's page has some 100 kB; with hundreds of LoRA adapters a few MB.
 MAX_PAGE_BYTES = 16 << 20
 _PART_BYTES = 1 << 16
+_MAX_WORD_CHARS = 100
 
 _AVERAGED = frozenset({"kv_cache_usage"})
 _WANTED = re.compile(
@@ -102,9 +107,11 @@ def _value(field: str, lines: Sequence[_Line]) -> float | None:
     for name in METRIC_NAMES[field]:
         values = [line.value for line in lines if line.name == name]
         if values:
+            most = 1.0 if field in _AVERAGED else float(MAX_COUNT)
+            if not all(0.0 <= value <= most for value in values):
+                return None
             total = math.fsum(values)
-            value = total / len(values) if field in _AVERAGED else total
-            return value if math.isfinite(value) else None
+            return total / len(values) if field in _AVERAGED else total
     return None
 
 
@@ -115,7 +122,12 @@ def parse_metrics(text: str, t_s: Seconds = 0.0) -> EngineSample:
         ValueError: a line that we want is not in Prometheus' text format.
     """
     lines = _lines(text)
-    return EngineSample(t_s=t_s, **{field: _value(field, lines) for field in METRIC_NAMES})
+    values = {field: _value(field, lines) for field in METRIC_NAMES}
+    asked, hits = values["prefix_cache_queries_total"], values["prefix_cache_hits_total"]
+    if asked is not None and hits is not None and hits > asked:
+        # One of the two is wrong, and nobody can tell which.
+        values["prefix_cache_queries_total"] = values["prefix_cache_hits_total"] = None
+    return EngineSample(t_s=t_s, **values)
 
 
 def _agreed(labels: Iterable[Mapping[str, str]], key: str) -> str | None:
@@ -125,19 +137,26 @@ def _agreed(labels: Iterable[Mapping[str, str]], key: str) -> str | None:
     return None if text in (None, "", "None") else text
 
 
-def _integer(text: str | None) -> int | None:
+def _granted_count(text: str | None) -> int | None:
     try:
-        return int(text) if text is not None else None
+        value = int(text) if text is not None else 0
     except ValueError:
         return None
+    return value if 1 <= value < MAX_COUNT else None
 
 
-def _decimal(text: str | None) -> float | None:
+def _granted_ratio(text: str | None) -> float | None:
     try:
         value = float(text) if text is not None else math.nan
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return value if 0.0 < value < MAX_COUNT else None
+
+
+def word(value: object) -> str | None:
+    """A server's short text, such as a version; None if it is none that can be shown and stored."""
+    fit = isinstance(value, str) and 0 < len(value) <= _MAX_WORD_CHARS and value.isprintable()
+    return str(value) if fit else None
 
 
 def parse_granted(text: str) -> GrantedKv:
@@ -146,7 +165,7 @@ def parse_granted(text: str) -> GrantedKv:
     The labels are Python's text of the engine's own cache settings: ``'8'``, ``'True'``,
     ``'None'``. ``kv_cache_memory_bytes`` is the size that was asked for, and None where the engine
     made the pool of what ``gpu_memory_utilization`` left. Older engines print neither tokens nor
-    concurrency.
+    concurrency. A figure that no pool can have is None.
 
     Raises:
         ValueError: the line is not in Prometheus' text format.
@@ -154,12 +173,12 @@ def parse_granted(text: str) -> GrantedKv:
     labels = [line.labels for line in _lines(text) if line.name == CACHE_CONFIG_INFO]
     caching = _agreed(labels, "enable_prefix_caching")
     return GrantedKv(
-        block_size=_integer(_agreed(labels, "block_size")),
-        num_gpu_blocks=_integer(_agreed(labels, "num_gpu_blocks")),
-        kv_cache_tokens=_integer(_agreed(labels, "kv_cache_size_tokens")),
-        max_concurrency=_decimal(_agreed(labels, "kv_cache_max_concurrency")),
-        kv_cache_memory_bytes=_integer(_agreed(labels, "kv_cache_memory_bytes")),
-        cache_dtype=_agreed(labels, "cache_dtype"),
+        block_size=_granted_count(_agreed(labels, "block_size")),
+        num_gpu_blocks=_granted_count(_agreed(labels, "num_gpu_blocks")),
+        kv_cache_tokens=_granted_count(_agreed(labels, "kv_cache_size_tokens")),
+        max_concurrency=_granted_ratio(_agreed(labels, "kv_cache_max_concurrency")),
+        kv_cache_memory_bytes=_granted_count(_agreed(labels, "kv_cache_memory_bytes")),
+        cache_dtype=word(_agreed(labels, "cache_dtype")),
         enable_prefix_caching={"True": True, "False": False}.get(caching or ""),
     )
 
@@ -171,7 +190,6 @@ class _Page:
         url = urlsplit(base_url)
         self._path = f"{url.path.rstrip('/').removesuffix('/v1')}/metrics"
         self._connection = _connection(url, timeout_s)
-        self._timeout_s = timeout_s
 
     def text(self) -> str:
         """Fetch the page once, over a new connection if the kept one was closed meanwhile.
@@ -197,23 +215,27 @@ class _Page:
             self._connection.close()
             raise
         if response.status != http.client.OK:
-            raise OSError(f"GET {self._path} answered {response.status} {response.reason}")
+            reason = word(response.reason) or ""
+            raise OSError(f"GET {self._path} answered {response.status} {reason}".rstrip())
         return body.decode(errors="replace")
 
     def _body(self, response: http.client.HTTPResponse) -> bytes:
         """The whole body; a page without end must hold up neither the sampler nor the memory."""
-        deadline = time.monotonic() + self._timeout_s
-        parts = []
+        parts: list[bytes] = []
         size = 0
-        while part := response.read1(_PART_BYTES):
+        while part := self._part(response, size):
             parts.append(part)
             size += len(part)
-            if size > MAX_PAGE_BYTES or time.monotonic() > deadline:
-                self._connection.close()
-                raise OSError(f"GET {self._path} answered without end ({size:,} bytes so far)")
         # Nothing is left; only this tells the connection that it may be used again.
         response.read()
         return b"".join(parts)
+
+    def _part(self, response: http.client.HTTPResponse, size: int) -> bytes:
+        with suppress(TimeoutError):
+            if size <= MAX_PAGE_BYTES:
+                return response.read1(_PART_BYTES)
+        self._connection.close()
+        raise OSError(f"GET {self._path} answered without end ({size:,} bytes so far)")
 
     def close(self) -> None:
         self._connection.close()
@@ -222,8 +244,8 @@ class _Page:
 def _connection(url: SplitResult, timeout_s: Seconds) -> http.client.HTTPConnection:
     if url.hostname is None:
         raise ValueError(f"{url.geturl()!r} is no http(s) address")
-    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    return kind(url.hostname, url.port, timeout=timeout_s)
+    secure = url.scheme == "https"
+    return timed.connection(url.hostname, url.port, secure=secure, timeout=timeout_s)
 
 
 _UNREADABLE = (OSError, http.client.HTTPException, ValueError)
