@@ -15,7 +15,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from harness.analysis.retrieval import NEEDLE_TASKS
 from harness.errors import InputError, NotFound
@@ -29,36 +28,46 @@ from harness.record import (
     QualityRecords,
 )
 from harness.scenario import slugify
+from harness.scenario.address import address_fault
+from harness.scenario.load import JUDGE_KEY_VARIABLE
 from harness.store import judgements_file, read_manifest, read_quality, write_judge
 from harness.units import Fraction
 from harness.workload.judge_pairs import Question, questions
 
 SELF_JUDGE = "self"
 #: Where a judge's key is looked for, in this order.
-KEY_VARIABLES = ("KVBENCH_JUDGE_API_KEY", "OPENAI_API_KEY")
+KEY_VARIABLES = (JUDGE_KEY_VARIABLE, "OPENAI_API_KEY")
 
 
 def api_key() -> str | None:
-    """The judge's key, from the environment alone."""
-    return next((key for name in KEY_VARIABLES if (key := os.environ.get(name))), None)
+    """The judge's key, from the environment alone.
+
+    Raises:
+        InputError: it holds what no header can carry.
+    """
+    for name in KEY_VARIABLES:
+        key = os.environ.get(name)
+        if key and not (key.isascii() and key.isprintable() and key == key.strip()):
+            raise InputError(
+                "a key is one word of plain characters; this one has others, or blanks around it",
+                where=name,
+                next_move="export it again, without the end of its line",
+            )
+        if key:
+            return key
+    return None
 
 
 def check_url(url: str) -> str:
-    """Return a judge's URL if it can be stored.
+    """Return a judge's URL if it can be asked there, and stored.
 
     Raises:
         InputError: no URL of a server, or one that carries a secret.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    fault = address_fault(url, "judge", KEY_VARIABLES[0])
+    if fault is not None:
         raise InputError(
-            f"{url!r} is no URL of a judge", where="--judge-url", legal=["http://host:port/v1"]
-        )
-    if parts.username or parts.password or parts.query:
-        raise InputError(
-            "a URL with a name, password or query would be stored with the results",
-            where="--judge-url",
-            next_move=f"export the key as {KEY_VARIABLES[0]} and give the bare URL",
+            fault.what, where="--judge-url", legal=fault.legal, next_move=fault.next_move
         )
     return url.rstrip("/")
 

@@ -97,13 +97,14 @@ def check_inputs(quality: Quality | None) -> None:
     """Read the user's own files once before anything is started.
 
     Raises:
-        InputError: a file can't be read, or holds nothing usable.
+        InputError: a file can't be read, or holds nothing usable; the judge's key is none.
     """
     if quality is None:
         return
     _sources(quality)
     if quality.judge is not None and quality.judge.url is not None:
         check_url(quality.judge.url)
+        api_key()
     if quality.prompts is not None:
         read_user_prompts(Path(quality.prompts))
 
@@ -214,8 +215,8 @@ def ask_named_judge(folder: Path, scenario: Scenario, progress: Progress) -> Sec
     if judge is None or judge.url is None or judge.model is None:
         return 0.0
     began = time.monotonic()
-    target = JudgeTarget(check_url(judge.url), judge.model, api_key())
     try:
+        target = JudgeTarget(check_url(judge.url), judge.model, api_key())
         head = judge_stored(
             folder,
             target,
@@ -223,7 +224,8 @@ def ask_named_judge(folder: Path, scenario: Scenario, progress: Progress) -> Sec
             progress=lambda done, total: progress.quality(f"judge {judge.model}", done, total),
         )
         reason = head.reason if head.status != "sealed" else None
-    except NotFound as error:
+    except (NotFound, InputError) as error:
+        # Whatever is wrong with a judge, the run has its report.
         reason = error.what
     if reason is not None:
         progress.warn(f"judge {judge.model}: {reason}")

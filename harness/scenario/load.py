@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
 from pydantic import ValidationError
 
 from harness.errors import InputError, ScenarioError, did_you_mean
 from harness.overlay import overlay
+from harness.scenario.address import address_fault
 from harness.scenario.flags import UNCHECKED, flag_fault
 from harness.scenario.read import Document, KeyPath, dotted, parse_value, read_document
 from harness.scenario.reference import reference_faults
@@ -69,6 +69,8 @@ PROFILE_KEYS = tuple(key for key in TOP_KEYS if key not in ("schema", "name", "p
 MAX_TRIALS = 100_000
 #: The longest answer to a needle question.
 NEEDLE_ANSWER_TOKENS = 16
+#: Where a judge's key is looked for first.
+JUDGE_KEY_VARIABLE = "KVBENCH_JUDGE_API_KEY"
 ATTACHED_VARIANT = "attached"
 #: Flags that size the KV pool, which is the budget's business.
 POOL_FLAGS = ("kv_cache_memory_bytes", "num_gpu_blocks_override")
@@ -371,29 +373,9 @@ def _check_attach(values: dict[str, Any], spot: _Spot) -> None:
                 (key,),
                 next_move=f"leave out either `attach` or `{key}`",
             )
-    url = values["attach"]
-    parts = _url_parts(url)
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise spot.fail(
-            f"{url!r} is no URL of a server", ("attach",), legal=["http://host:port/v1"]
-        )
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise spot.fail(
-            "a URL with a name, password or query would be stored with the results",
-            ("attach",),
-            next_move="export the key as OPENAI_API_KEY and give the bare URL",
-        )
-
-
-def _url_parts(url: Any) -> SplitResult | None:
-    """The parts of a URL, None if it can't be one (also: no such port, a blank inside)."""
-    if not isinstance(url, str) or not url.isascii() or any(c.isspace() for c in url):
-        return None
-    try:
-        parts = urlsplit(url)
-        return parts if parts.port is None or parts.port > 0 else None
-    except ValueError:
-        return None
+    fault = address_fault(values["attach"], "server", "OPENAI_API_KEY")
+    if fault is not None:
+        raise spot.fail(fault.what, ("attach",), legal=fault.legal, next_move=fault.next_move)
 
 
 def _expand_workloads(given: Any, spot: _Spot) -> tuple[list[dict[str, Any]], list[int]]:
@@ -537,11 +519,21 @@ def _check_reference(scenario: Scenario, spot: _Spot, origins: Sequence[int]) ->
         raise spot.fail(fault, _written_path(path, origins), legal=legal)
 
 
+def _check_judge(quality: Quality, spot: _Spot) -> None:
+    """A named judge is asked when all is measured, which is too late for a URL that is none."""
+    url = quality.judge.url if quality.judge is not None else None
+    fault = address_fault(url, "judge", JUDGE_KEY_VARIABLE) if url is not None else None
+    if fault is not None:
+        path = ("quality", "judge", "url")
+        raise spot.fail(fault.what, path, legal=fault.legal, next_move=fault.next_move)
+
+
 def _check_quality(scenario: Scenario, spot: _Spot) -> None:
     """Refuse questions that no server of the scenario can take."""
     quality = scenario.quality
     if quality is None:
         return
+    _check_judge(quality, spot)
     asked = quality.context_tokens or scenario.workloads[0].context_tokens
     needles = quality.needles.context_tokens if quality.needles is not None else ()
     longest = max(asked + quality.answer_tokens, *(n + NEEDLE_ANSWER_TOKENS for n in needles), 0)
