@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -369,15 +369,31 @@ def test_what_goes_wrong_at_the_last_look_leaves_the_record_closed(
     assert record.beside == ("other/run-1",)
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_resume_with_nothing_left_returns_the_measured_run_and_says_so(
+    tmp_path: Path, whole: Whole, killed: bool
+) -> None:
+    model = whole.folder.parents[2]
+    folder = tmp_path / "results" / "demo" / whole.folder.name
+    shutil.copytree(whole.folder, folder)
+    if killed:
+        # As a kill leaves it between the last seal and the end of the run.
+        store.write_bench(folder, replace(whole.record, status="started"))
+    told = Told()
+    record, trials = bench(tmp_path, scenario(tmp_path, model, "repeats=2"), told, resume=True)
+    assert record == whole.record
+    assert trials == whole.trials
+    assert "nothing is left to measure" in told.warnings[0]
+    assert list(folder.parent.iterdir()) == [folder]
+
+
 @pytest.mark.usefixtures("fake_engine")
-def test_resume_with_nothing_unfinished_starts_anew_and_says_so(
+def test_resume_of_what_was_never_begun_starts_anew_and_says_so(
     tmp_path: Path, model: Path
 ) -> None:
-    wanted = scenario(tmp_path, model)
-    first, _ = bench(tmp_path, wanted)
     told = Told()
-    second, _ = bench(tmp_path, wanted, told, resume=True)
-    assert second.run_id != first.run_id
+    record, _ = bench(tmp_path, scenario(tmp_path, model), told, resume=True)
+    assert record.status == "finished"
     assert "no unfinished run" in told.warnings[0]
 
 
@@ -419,7 +435,7 @@ def test_an_interrupt_stops_the_server_keeps_the_requests_and_exits_130(
         text=True,
     )
     with child:
-        requests = await_requests(tmp_path / "results", 3)
+        requests = await_requests(tmp_path / "results", 3, child)
         servers = [p.pid for p in psutil.Process(child.pid).children(recursive=True)]
         os.kill(child.pid, number)
         assert child.wait(timeout=60) == 130
@@ -431,9 +447,12 @@ def test_an_interrupt_stops_the_server_keeps_the_requests_and_exits_130(
     assert len(trials[0].requests) >= 3
 
 
-def await_requests(root: Path, count: int) -> Path:
+def await_requests(root: Path, count: int, bench: subprocess.Popen[str] | None = None) -> Path:
+    """The first file with so many requests; a bench that ends without them is told at once."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
+        if bench is not None and bench.poll() is not None and bench.stderr is not None:
+            raise AssertionError(f"the bench ended with {bench.returncode}: {bench.stderr.read()}")
         for path in root.glob("*/*/*/requests.jsonl"):
             if len(path.read_bytes().splitlines()) >= count:
                 return path
