@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from harness.errors import InputError, KvbenchError, ModelConfigError, UnsupportedModel
-from harness.specs.gpu import GpuSpec
+from harness.specs.gpu import GpuSpec, memory_note
 from harness.specs.kv_dtype import KV_DTYPES, kv_dtype_hint
 from harness.specs.layers import AttentionLayer, Layer
 from harness.specs.model import ModelSpec
@@ -26,6 +26,7 @@ from harness.theory.roofline import (
     prefill_work,
 )
 from harness.theory.settings import EngineSettings
+from harness.theory.unserved import kv_dtype_unserved
 from harness.units import Bytes, Tokens, format_count
 
 _HEAD_VARIANTS = ("mha", "gqa", "mqa")
@@ -124,7 +125,7 @@ def figures(
         InputError, UnsupportedModel: as the theory raises them.
     """
     model, settings = variant.model, variant.settings
-    budget, missing = _budget(model, settings, memory)
+    budget, missing = _budget(model, settings, memory, contexts)
     available = memory.kv_bytes if budget is None else budget.kv_bytes
     capacity = predict_capacity(model, settings, None if available is None else max(available, 0))
     roofline, no_roofline = _roofline(variant, memory, capacity, contexts, requests)
@@ -132,11 +133,14 @@ def figures(
     if memory.total_bytes is None and memory.kv_bytes is None:
         missing = (_ADD_MEMORY,)
     notes = [*capacity.notes, *missing, *_notes(model, settings, capacity, contexts, available)]
+    if memory.gpu is not None:
+        notes.append(memory_note(memory.gpu))
     return {
         "model": model.name,
         **({"variant": variant.name} if variant.name else {}),
         "kv_cache_dtype": capacity.kv_cache_dtype,
         "kv_bytes_per_token": capacity.kv_bytes_per_token,
+        "kv_bytes_per_token_unsplit": _unsplit(model, settings),
         "bytes_per_further_token": capacity.bytes_per_further_token,
         "fixed_bytes_per_request": capacity.fixed_bytes_per_request,
         "block_size": capacity.block_size,
@@ -175,11 +179,19 @@ def _per_context(
     return row
 
 
+def _unsplit(model: ModelSpec, settings: EngineSettings) -> Bytes:
+    """A token's bytes where one GPU keeps all heads: that of the settings, split by nothing."""
+    whole = replace(settings, tensor_parallel_size=1, decode_context_parallel_size=1)
+    return predict_capacity(model, whole, None).kv_bytes_per_token
+
+
 def _budget(
-    model: ModelSpec, settings: EngineSettings, memory: Memory
+    model: ModelSpec, settings: EngineSettings, memory: Memory, contexts: Sequence[Tokens]
 ) -> tuple[Budget | None, tuple[str, ...]]:
     if memory.total_bytes is None:
         return None, ()
+    longest = settings.max_model_len or model.max_model_len
+    served = max((tokens for tokens in contexts if tokens <= longest), default=longest)
     try:
         budget = plan_budget(
             model,
@@ -188,6 +200,7 @@ def _budget(
             utilization=memory.utilization,
             weights_bytes=memory.weights_bytes,
             overhead_bytes=memory.overhead_bytes,
+            context_tokens=served,
         )
     except ModelConfigError as error:
         return None, (f"no memory budget: {error.what}",)
@@ -266,6 +279,8 @@ def _notes(
     available: Bytes | None,
 ) -> list[str]:
     notes = []
+    if (why := kv_dtype_unserved(model, settings)) is not None:
+        notes.append(f"{why}: the engine would not start")
     if settings.tensor_parallel_size * settings.pipeline_parallel_size > 1:
         notes.append("bytes, blocks and memory are per GPU")
     if available is not None and available <= 0:

@@ -42,7 +42,9 @@ def _side_by_side(results: Sequence[Mapping[str, Any]]) -> str:
     ]
     known = any(_has_pool(result) for result in results)
     if known:
-        rows.append(("KV cache size, tokens", *(_count_of(r, "kv_cache_tokens") for r in results)))
+        rows.append(
+            ("KV cache size, as printed", *(_count_of(r, "kv_cache_tokens") for r in results))
+        )
     for index, first in enumerate(results[0]["per_context"]):
         tokens = format_count(first["context_tokens"])
         cells = [result["per_context"][index] for result in results]
@@ -75,7 +77,7 @@ def _variant(result: Mapping[str, Any]) -> str:
 def _facts(result: Mapping[str, Any]) -> str:
     lines = [
         ("KV dtype", result["kv_cache_dtype"]),
-        ("KV bytes per token", f"{format_count(result['kv_bytes_per_token'])} B (all layers)"),
+        ("KV bytes per token", _per_token(result)),
         ("block", f"{result['block_size']} tokens, {format_bytes(result['bytes_per_block'])}"),
         *(_pool(result) if _has_pool(result) else ()),
     ]
@@ -86,16 +88,31 @@ def _facts(result: Mapping[str, Any]) -> str:
     return "\n".join(f"  {name:<28}{value}" for name, value in lines)
 
 
+def _per_token(result: Mapping[str, Any]) -> str:
+    here, unsplit = result["kv_bytes_per_token"], result["kv_bytes_per_token_unsplit"]
+    if here == unsplit:
+        return f"{format_count(here)} B (all layers)"
+    return f"{format_count(here)} B per GPU (all layers; {format_count(unsplit)} B in one piece)"
+
+
 def _pool(result: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return (
         ("KV pool", format_bytes(result["kv_cache_memory_bytes"])),
         ("blocks in the pool", format_count(result["num_blocks"])),
-        ("KV cache size", f"{format_count(result['kv_cache_tokens'])} tokens"),
+        ("KV cache size", _printed_size(result)),
         (
             f"requests of {format_count(result['max_model_len'])} tokens",
             format_count(result["max_concurrency_at_max_model_len"], 2),
         ),
     )
+
+
+def _printed_size(result: Mapping[str, Any]) -> str:
+    size = f"{format_count(result['kv_cache_tokens'])} tokens"
+    if not result["fixed_bytes_per_request"]:
+        return size
+    # Where layers free blocks, the pool's bytes over a token's are another number.
+    return f"{size}, as the engine prints it (the requests below × their length): no rate"
 
 
 def _groups(groups: Sequence[Mapping[str, Any]]) -> str:
@@ -149,8 +166,16 @@ def _memory(memory: Mapping[str, Any]) -> str:
     rows += [(f"− {t['name']}", format_bytes(t["bytes"]), t["assumption"]) for t in memory["terms"]]
     rows.append(("= KV cache", format_bytes(memory["kv_bytes"]), ""))
     text = _table(("memory of one GPU", "bytes", "assumption"), rows)
-    levers = [(lever["change"], format_bytes(lever["gained_bytes"])) for lever in memory["levers"]]
-    return text + "\n" + _table(("lever", "gains"), levers) if levers else text
+    levers = memory["levers"]
+    if not levers:
+        return text
+    rows = [
+        (lever["change"], format_count(lever["requests"], 1), format_bytes(lever["gained_bytes"]))
+        for lever in levers
+    ]
+    tokens = format_count(levers[0]["context_tokens"])
+    head = ("lever", f"requests of {tokens} that fit then", "worth this much more KV cache")
+    return text + "\n" + _table(head, rows)
 
 
 def _roofline(roofline: Mapping[str, Any]) -> str:

@@ -232,7 +232,8 @@ def test_a_folder_is_taken_for_its_config(tmp_path: Path) -> None:
 
 def test_figures_are_per_gpu() -> None:
     found = figures(LLAMA_3, "--tp", "2")
-    assert found["kv_bytes_per_token"] == 65536
+    assert (found["kv_bytes_per_token"], found["kv_bytes_per_token_unsplit"]) == (65536, 131072)
+    assert "65,536 B per GPU (all layers; 131,072 B in one piece)" in text(LLAMA_3, "--tp", "2")
     assert any("per GPU" in note for note in found["notes"])
 
 
@@ -245,6 +246,32 @@ def test_a_gpu_schedules_ahead_by_default_and_charges_windows_twice() -> None:
     # The CPU never runs ahead: ⌈(127 + 2,048) / 32⌉ + 1 in blocks of 32.
     cpu = figures(*arguments, "--device", "cpu", "--block-size", "32", "--async-scheduling")
     assert cpu["layer_groups"][0]["blocks_per_request"] == 69
+
+
+def test_a_dtype_that_no_latent_backend_takes_is_told() -> None:
+    shown = text("deepseek-ai/DeepSeek-V2-Lite", "--kv-dtype", "int4_per_token_head")
+    assert "no MLA backend of vLLM 0.32.0 takes int4_per_token_head" in " ".join(shown.split())
+    assert "no MLA backend" not in text("deepseek-ai/DeepSeek-V2-Lite", "--kv-dtype", "fp8")
+
+
+def test_levers_stand_in_requests_of_the_longest_context_that_is_asked_for() -> None:
+    card = ("--gpu", "l40s", "--context", "8k")
+    now = figures("Qwen/Qwen3-8B", *card)
+    twice = now["memory"]["levers"][0]
+    assert twice["change"].startswith("twice the GPUs")
+    # The same as asking for two GPUs at once.
+    two = figures("Qwen/Qwen3-8B", *card, "--tp", "2")["per_context"][0]["max_concurrency"]
+    assert (twice["requests"], twice["context_tokens"]) == (two, 8192)
+    assert twice["requests"] > 2 * now["per_context"][0]["max_concurrency"]
+    shown = text("Qwen/Qwen3-8B", *card)
+    assert "requests of 8,192 that fit then" in shown
+    assert "44.99 GiB is what nvidia-smi" in " ".join(shown.split())
+
+
+def test_the_size_that_the_engine_prints_is_called_no_rate_where_layers_free_blocks() -> None:
+    windowed = text("mistralai/Mistral-7B-v0.1", "--kv-memory-gib", "22")
+    assert "tokens, as the engine prints it" in windowed
+    assert "as the engine prints it" not in text(LLAMA_3, *A100)
 
 
 def test_a_pipeline_keeps_a_step_per_stage_and_one_ahead() -> None:
