@@ -20,10 +20,13 @@ from harness.analysis.results import (
     TrialAnalysis,
 )
 from harness.analysis.verdict import worst
-from harness.units import Fraction
+from harness.units import Fraction, Tokens
 
 POOL_FINDINGS = ("kv.kv_cache_tokens", "kv.kv_bytes_per_token")
 LOAD_FINDINGS = ("output_throughput", "ttft_s.p50", "tpot_s.p50", "preemptions")
+
+#: More tokens than a pool has bytes for, by more than rounding: some layers free blocks early.
+_BEYOND_ITS_BYTES = 1.01
 
 #: A queue with a pool this full is a queue for blocks.
 FULL_POOL: Fraction = 0.90
@@ -110,6 +113,33 @@ def widest_interval(
     if not known or len(known) < len(found):
         return None
     return max(known, key=lambda interval: interval.relative_width or 0.0)
+
+
+def request_length(pools: Sequence[KvComparison]) -> Tokens | None:
+    """The length of the requests by which these pools are to be compared.
+
+    The engine prints concurrency × max_model_len as its tokens. Where windowed or evicting layers
+    free blocks, that is more than the pool's bytes can store: what is compared then is requests of
+    max_model_len. None where every pool can store the tokens that it is said to hold.
+    """
+    for pool in pools:
+        length = _length_beyond(pool)
+        if length is not None:
+            return length
+    return None
+
+
+def _length_beyond(pool: KvComparison) -> Tokens | None:
+    """max_model_len, of a pool that is said to hold more tokens than its bytes can store."""
+    granted, rate = pool.granted, pool.predicted and pool.predicted.kv_bytes_per_token
+    tokens, size, fits = (
+        granted.kv_cache_tokens,
+        granted.kv_cache_memory_bytes,
+        granted.max_concurrency,
+    )
+    if not tokens or not size or not fits or not rate:
+        return None
+    return round(tokens / fits) if tokens * rate > size * _BEYOND_ITS_BYTES else None
 
 
 def _pool_limited(trials: Sequence[TrialAnalysis]) -> tuple[str, ...]:

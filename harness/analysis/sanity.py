@@ -128,7 +128,8 @@ def _perplexity(agreement: Agreement | None, what: str) -> list[str]:
         (
             f"perplexity on {what} is {_times(agreement.perplexity_ratio)} the baseline's "
             f"({format_count(agreement.baseline_perplexity, 1)} → "
-            f"{format_count(agreement.perplexity, 1)})"
+            f"{format_count(agreement.perplexity, 1)}), above the gate's "
+            f"{format_ratio(PERPLEXITY_RATIO)}"
         )
     ]
 

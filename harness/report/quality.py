@@ -61,10 +61,7 @@ def section(
         title="Answer quality",
         lead=lead_sentence(quality),
         claims=("C11",) if "C11" in (bench.scenario.get("claims") or ()) else (),
-        theory=(
-            "Fewer bits per key and value leave each attention score with an error; whether that "
-            "reaches the text is measured here, against what the baseline differs from itself."
-        ),
+        theory=_theory(analysis),
         measured=tuple(_measured(bench, quality)),
         grids=tuple(_grids(quality)),
         charts=tuple(_charts(analysis, quality)),
@@ -73,6 +70,20 @@ def section(
             f"{counted(quality.prompts, 'prompt')} can't show a loss that is rare. Answers that "
             "are wrong and well formed show in agreement, needles and judge alone."
         ),
+    )
+
+
+def _theory(analysis: Analysis) -> str:
+    """What could change the text: fewer bits where a dtype differs, else whatever was changed."""
+    fewer_bits = len({kv.kv_cache_dtype for kv in analysis.kv}) > 1
+    cause = (
+        "Fewer bits per key and value leave each attention score with an error"
+        if fewer_bits
+        else "Keys and values that are left out, or stored otherwise, change what attention sums up"
+    )
+    return (
+        f"{cause}; whether that reaches the text is measured here, against what the baseline "
+        "differs from itself."
     )
 
 

@@ -42,7 +42,7 @@ NOT_YET_WORSE = (
 )
 #: What is said of the variants of one standing, the worst first.
 _LEADS = (
-    (("broken",), "the text of {names} is broken, so {whose} gains don't count"),
+    (("broken",), "the text of {names} fails the sanity gate, so {whose} gains don't count"),
     (("differs",), "answers of {names} differ from {baseline}'s beyond its own noise"),
     (("indistinguishable",), "{names} can't be told from {baseline}'s own noise"),
     (("too few prompts", "no noise floor", "not measured"), "of {names} nothing can be claimed"),
@@ -73,8 +73,8 @@ def standing_sentence(one: VariantQuality, quality: QualityAnalysis) -> str:
     """What is to be said of one variant's answers, without its name."""
     if one.standing == "broken" and one.gate is not None:
         return (
-            f"its text fails the sanity gate: {'; '.join(one.gate.reasons)}. With broken text its "
-            "gains don't count."
+            f"its text fails the sanity gate: {'; '.join(one.gate.reasons)}. So its gains don't "
+            "count."
         )
     if one.standing == "not measured":
         return f"its answers could not be measured: {one.reason or 'no answer was recorded'}."
@@ -89,7 +89,7 @@ def standing_sentence(one: VariantQuality, quality: QualityAnalysis) -> str:
 
 
 def standing_brief(one: VariantQuality, quality: QualityAnalysis) -> str:
-    """The same finding for the page's opening: by which figure it was decided, and needles."""
+    """The same finding for the page's opening: what decided it, and all that was graded."""
     noise = f"{quality.baseline}'s own noise"
     found = {
         "differs": f"they differ beyond {noise}",
@@ -99,9 +99,18 @@ def standing_brief(one: VariantQuality, quality: QualityAnalysis) -> str:
     }
     if one.standing in ("broken", "not measured"):
         return standing_sentence(one, quality)
-    told = [*_divergence(one, quality)[:1], *_needles_found(one, quality)]
+    told = [*_divergence(one, quality)[:1], *_found_again(one, quality), *_alike(one, quality)]
     figures = f" ({'; '.join(told)})" if told else ""
     return f"{found[one.standing]}{figures}."
+
+
+def _alike(one: VariantQuality, quality: QualityAnalysis) -> list[str]:
+    """How many answers are the baseline's word for word, beside how many of its own were again."""
+    if one.free is None:
+        return []
+    own = quality.floor.free if quality.floor is not None else None
+    floor = "" if own is None else f", {quality.baseline} again {own.exact_matches}"
+    return [f"same answer {one.free.exact_matches} of {one.free.prompts}{floor}"]
 
 
 def _figures(one: VariantQuality, quality: QualityAnalysis) -> str:
@@ -113,7 +122,7 @@ def _figures(one: VariantQuality, quality: QualityAnalysis) -> str:
         )
     if one.free is not None:
         told.append(f"{one.free.exact_matches} of {one.free.prompts} answers word for word alike")
-    return "; ".join([*told, *_needles_found(one, quality)])
+    return "; ".join([*told, *_found_again(one, quality)])
 
 
 def _divergence(one: VariantQuality, quality: QualityAnalysis) -> list[str]:
@@ -126,15 +135,20 @@ def _divergence(one: VariantQuality, quality: QualityAnalysis) -> list[str]:
     return [kl, f"same likeliest token {format_percent(one.on_answers.top1_agreement)}"]
 
 
-def _needles_found(one: VariantQuality, quality: QualityAnalysis) -> list[str]:
-    asked = one.retrieval is not None and one.retrieval.needles_asked
-    return [f"needles {_needles(one, quality)}"] if asked else []
-
-
-def _needles(one: VariantQuality, quality: QualityAnalysis) -> str:
-    base, mine = quality.baseline_retrieval, one.retrieval
-    found = f"{mine.needles_right} of {mine.needles_asked}" if mine is not None else DASH
-    return f"{base.needles_right} → {found}" if base is not None else found
+def _found_again(one: VariantQuality, quality: QualityAnalysis) -> list[str]:
+    """``needles 14 → 15 of 18`` and ``questions 3 → 2 of 5``, as far as they were asked."""
+    mine, base = one.retrieval, quality.baseline_retrieval
+    if mine is None:
+        return []
+    kinds = (
+        ("needles", mine.needles_right, mine.needles_asked, base and base.needles_right),
+        ("questions", mine.questions_right, mine.questions_asked, base and base.questions_right),
+    )
+    return [
+        f"{name} {f'{before} → ' if before is not None else ''}{right} of {asked}"
+        for name, right, asked, before in kinds
+        if asked
+    ]
 
 
 def lead_sentence(quality: QualityAnalysis) -> str:

@@ -1,7 +1,9 @@
 """The opening paragraph: what was found, in words chosen by rules from the analysis.
 
 Method, per variant: its KV pool against the baseline's and against theory; then per workload (with
-several variants: under the load that shows most) its output throughput and its latency. The
+several variants: under the load that shows most) its output throughput and its latency. Where both
+pools hold the same, the load leads. Where layers free blocks, pools are compared by the requests of
+``max_model_len`` that fit: their tokens are no tokens that could be stored. The
 wording follows the effect: a difference is claimed only where an interval excludes 1 and no
 replicate was judged invalid; "no difference is shown" is a result; a ratio without an interval is
 called an observation. A figure judged invalid is withheld with its reason. Nothing is recommended
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 
 from harness import units
 from harness.analysis.claimable import is_claimable
+from harness.analysis.headline import request_length
 from harness.analysis.quality import gate_failures
 from harness.analysis.results import Analysis, Cell, Comparison, KvComparison, Row, Verdict
 from harness.report.names import load_name
@@ -83,28 +86,30 @@ def answer(analysis: Analysis) -> Answer:
         if one.variant not in broken
     ]
     if measured:
-        points.append(Point("Judge", f": {judge_clause(quality)}."))
+        differs = any(one.standing == "differs" for one in measured)
+        yet = " Different is not yet worse." if differs else ""
+        points.append(Point("Judge", f": {judge_clause(quality)}.{yet}"))
     if not broken:
         return Answer(found.lead, (*found.points, *points), found.limits)
     sound = [kv for kv in _others(analysis) if kv.variant not in broken]
     if len(sound) >= MIN_SOUND and analysis.comparisons:
         fails = _withdrawn(broken)
-        out = Point("Broken text", f": {fails[:1].lower()}{fails[1:]}")
+        out = Point("Fails the text gate", f": {fails[:1].lower()}{fails[1:]}")
         named = _are_named(sound)
         each = [_variant_point(analysis, kv, named=named) for kv in sound]
         return Answer(_many_lead(analysis, sound), (out, *each, *points), found.limits)
     without = Point(
         "Capacity and speed",
-        f" (the gains of {listed(list(broken))} don't count): {found.lead}",
+        f" (of no use with such text): {found.lead}",
     )
     standing = [point for point in found.points if point.about not in broken]
-    return Answer(_withdrawn(broken), (*points, without, *standing), found.limits, withdrawn=True)
+    return Answer(_withdrawn(broken), (without, *points, *standing), found.limits, withdrawn=True)
 
 
 def _withdrawn(broken: Mapping[str, tuple[str, ...]]) -> str:
-    """Whose headline is invalid, and why: of several variants each with its first reason."""
+    """Whose gains don't count, and why: of several variants each with its first reason."""
     names = listed(list(broken))
-    fails = f"The headline of {names} is invalid, because the text fails the sanity gate"
+    fails = f"The gains of {names} don't count, because the text fails the sanity gate"
     if len(broken) == 1:
         (reasons,) = broken.values()
         return f"{fails}: {reasons_text(reasons)}."
@@ -130,8 +135,7 @@ def _without_quality(analysis: Analysis) -> Answer:
     if not others or not analysis.comparisons:
         return Answer(_single_lead(analysis), _single_points(analysis), _limits(analysis))
     if len(others) == 1:
-        points = _workload_points(analysis, others[0].variant)
-        return Answer(_one_lead(analysis, others[0]), tuple(points), _limits(analysis))
+        return _one_answer(analysis, others[0])
     each = tuple(_variant_point(analysis, kv, named=_are_named(others)) for kv in others)
     return Answer(_many_lead(analysis, others), each, _limits(analysis))
 
@@ -141,8 +145,31 @@ def _others(analysis: Analysis) -> list[KvComparison]:
     return [kv for kv in analysis.kv if not kv.is_baseline and kv.variant not in analysis.skipped]
 
 
-def _one_lead(analysis: Analysis, kv: KvComparison) -> str:
-    return f"{_opening(analysis)}{kv.variant} {_pool(analysis, kv)}."
+def _one_answer(analysis: Analysis, kv: KvComparison) -> Answer:
+    """One variant: its pool leads, or where that is the baseline's the load that shows most."""
+    points = _workload_points(analysis, kv.variant)
+    lead = f"{_ran(analysis)}{_opening(analysis)}{kv.variant} {_pool(analysis, kv)}."
+    loads = _by_weight(analysis, kv.variant)
+    if kv.capacity_ratio != 1 or not loads or _weight(analysis, loads[0], kv.variant) <= 0:
+        return Answer(lead, tuple(points), _limits(analysis))
+    first = f"{kv.variant} against {analysis.baseline}, {points[0]}"
+    pool = Point("KV pool", f": {lead[:1].lower()}{lead[1:]}")
+    return Answer(first, (*points[1:], pool), _limits(analysis))
+
+
+def _ran(analysis: Analysis) -> str:
+    """What a run of one short try shows before all else: that everything ran to its end."""
+    head = analysis.headline
+    one_try = len(analysis.trials) == len({trial.variant for trial in analysis.trials})
+    lost = head.trials_failed + head.trials_skipped + head.trials_unfinished
+    ended = [trial.summary for trial in analysis.trials if trial.summary is not None]
+    if not one_try or lost or any(each.failed for each in ended) or analysis.quality is not None:
+        return ""
+    done = units.format_count(sum(each.completed for each in ended))
+    return (
+        f"It ran: {units.counted(head.trials_sealed, 'server')} started and all {done} requests "
+        "were answered. "
+    )
 
 
 def _opening(analysis: Analysis) -> str:
@@ -164,7 +191,10 @@ def _many_lead(analysis: Analysis, others: Sequence[KvComparison]) -> str:
         for (ratio, names), verb, before in zip(by_ratio.items(), verbs, ["", *verbs], strict=False)
     ]
     exact = ", exactly as predicted" if all(kv.agrees for kv in others) else ""
-    return f"{_opening(analysis)}{listed(told)} the KV tokens of {analysis.baseline}{exact}."
+    held = f"the KV tokens of {analysis.baseline}"
+    if length := request_length(analysis.kv):
+        held = f"as many requests of {units.format_count(length)} tokens as {analysis.baseline}"
+    return f"{_ran(analysis)}{_opening(analysis)}{listed(told)} {held}{exact}."
 
 
 def _are_named(others: Sequence[KvComparison]) -> bool:
@@ -175,13 +205,21 @@ def _are_named(others: Sequence[KvComparison]) -> bool:
 def _variant_point(analysis: Analysis, kv: KvComparison, *, named: bool) -> Point:
     """One variant among several: its pool, and the load under which it differs most."""
     ordered = _by_weight(analysis, kv.variant)
-    tokens = units.format_count(kv.granted.kv_cache_tokens)
     ratio = units.format_ratio(kv.capacity_ratio)
-    held = f": {tokens} KV tokens, {ratio} {analysis.baseline}'s."
+    held = f": {_held(analysis, kv)}, {ratio} {analysis.baseline}'s."
     pool = held if named else f" {_pool(analysis, kv)}."
     if not ordered:
         return Point(kv.variant, pool)
     return Point(kv.variant, f"{pool} {_under(analysis, ordered[0], kv.variant)}")
+
+
+def _held(analysis: Analysis, kv: KvComparison) -> str:
+    """``10,240 KV tokens``, or ``8.89 requests of 4,096 tokens`` where tokens say nothing."""
+    length = request_length(analysis.kv)
+    if length is None:
+        return f"{units.format_count(kv.granted.kv_cache_tokens)} KV tokens"
+    fits = units.format_count(kv.granted.max_concurrency, 2)
+    return f"{fits} requests of {units.format_count(length)} tokens"
 
 
 def _nothing(analysis: Analysis) -> str:
@@ -198,12 +236,26 @@ def _pool(analysis: Analysis, kv: KvComparison) -> str:
     if before is None or after is None or kv.capacity_ratio is None:
         why = kv.predicted_reason or "the engine did not report both"
         return f"has a KV capacity that can't be held against {analysis.baseline}'s ({why})"
+    if (length := request_length(analysis.kv)) is not None:
+        return _by_requests(analysis, kv, length)
     figures = _from_to(
         f"{units.format_count(before)} tokens", f"{units.format_count(after)} tokens"
     )
     return (
         f"holds {_times(kv.capacity_ratio)} KV tokens "
         f"{_as_base(kv.capacity_ratio, analysis.baseline)} ({figures}{_against_theory(kv)})"
+    )
+
+
+def _by_requests(analysis: Analysis, kv: KvComparison, length: int) -> str:
+    """``holds 3.56× as many requests of 4,096 tokens as full (2.50 → 8.89, …)``."""
+    base = next(other for other in analysis.kv if other.is_baseline)
+    sides = (base.granted.max_concurrency, kv.granted.max_concurrency)
+    before, after = (units.format_count(fits, 2) for fits in sides)
+    times = "" if kv.capacity_ratio == 1 else f"{units.format_ratio(kv.capacity_ratio)} "
+    return (
+        f"holds {times}as many requests of {units.format_count(length)} tokens as "
+        f"{analysis.baseline} ({_from_to(before, after)}{_against_theory(kv)})"
     )
 
 
@@ -247,15 +299,28 @@ def _workload_points(analysis: Analysis, variant: str) -> list[Point]:
 def _by_weight(analysis: Analysis, variant: str) -> list[Comparison]:
     """The workloads under which the variant was run, those that show most first."""
     comparisons = [c for c in analysis.comparisons if variant in c.variants]
-    return sorted(comparisons, key=lambda c: _weight(c, variant), reverse=True)
+    return sorted(comparisons, key=lambda c: _weight(analysis, c, variant), reverse=True)
 
 
-def _weight(comparison: Comparison, variant: str) -> float:
-    """How much there is to say: the size of a shown effect, nothing shown, nothing usable."""
+def _weight(analysis: Analysis, comparison: Comparison, variant: str) -> float:
+    """How much there is to say: the size of a shown effect, nothing shown, nothing usable.
+
+    Throughput comes before latencies, whose ratios run further.
+    """
     cell = comparison.cell("output_throughput", variant)
     if cell is None or cell.ratio is None or cell.effect == "unknown":
         return -1.0
-    return abs(cell.ratio - 1.0) if cell.effect in ("higher", "lower") else 0.0
+    if cell.effect in ("higher", "lower"):
+        return 1.0 + abs(cell.ratio - 1.0)
+    shown = (m for _, metrics in _TOLD for m in metrics)
+    claimed = [m for m in shown if is_claimable(analysis, comparison, m, variant)]
+    cells = (comparison.cell(metric, variant) for metric in claimed)
+    return max((_latency_weight(c.ratio) for c in cells if c and c.ratio), default=0.0)
+
+
+def _latency_weight(ratio: float) -> float:
+    """Below 1 however large the effect."""
+    return 1.0 - min(ratio, 1.0 / ratio)
 
 
 def _workload_point(analysis: Analysis, comparison: Comparison, variant: str) -> Point:
@@ -266,10 +331,19 @@ def _workload_point(analysis: Analysis, comparison: Comparison, variant: str) ->
 def _under(analysis: Analysis, comparison: Comparison, variant: str) -> str:
     """``KV-bound (pool full): output throughput 1.30× [1.19, 1.41], better; …``."""
     limited = comparison.workload_label in analysis.headline.pool_limited_workloads
-    where = "pool full" if limited else "pool not full"
+    where = _shared(comparison) + ("pool full" if limited else "pool not full")
     latencies = _latencies(analysis, comparison, variant)
     told = "; ".join([_throughput(comparison, variant), *latencies])
     return f"{load_name(analysis, comparison)} ({where}): {told}.{_care(comparison, variant)}"
+
+
+def _shared(comparison: Comparison) -> str:
+    """How much of each prompt is the same: a gain by sharing is worth no more than that."""
+    shared = comparison.workload.get("shared_prefix_tokens")
+    if not shared:
+        return ""
+    length = units.format_count(comparison.workload.get("context_tokens"))
+    return f"{units.format_count(shared)} of {length} prompt tokens shared, "
 
 
 def _throughput(comparison: Comparison, variant: str) -> str:
@@ -351,16 +425,39 @@ def _latencies(analysis: Analysis, comparison: Comparison, variant: str) -> list
     """``TTFT p50 0.61× [0.58, 0.64], better`` for what may be claimed, then what shows nothing."""
     told: list[str] = []
     even: list[str] = []
+    seen: list[str] = []
     for name, metrics in _TOLD:
         claimed = [m for m in metrics if is_claimable(analysis, comparison, m, variant)]
         cell = comparison.cell(claimed[0], variant) if claimed else None
         median = _usable(comparison, metrics[0], variant)
         if cell is not None:
             label = f"{name} {claimed[0].rpartition('.')[2]}"
-            told.append(f"{label} {ratio_text(cell.ratio, cell.interval)}, {_side(cell)}")
+            why = _crowd(analysis, comparison, variant) if name == "TPOT" else ""
+            told.append(f"{label} {ratio_text(cell.ratio, cell.interval)}, {_side(cell)}{why}")
         elif median is not None and median.effect == "no difference shown":
             even.append(f"{name} p50")
-    return [*told, f"no difference in {listed(even)} shown"] if even else told
+        elif median is not None and median.effect == "no interval":
+            seen.append(f"{name} p50 {units.format_ratio(median.ratio)}")
+    nothing = [f"no difference in {listed(even)} shown"] if even else []
+    return [*told, *([listed(seen)] if seen else []), *nothing]
+
+
+def _crowd(analysis: Analysis, comparison: Comparison, variant: str) -> str:
+    """Why tokens of one request come slower where more requests run at once, and who gains."""
+    tpot = comparison.cell("tpot_s.p50", variant)
+    running = comparison.cell("requests_running_peak", variant)
+    before = comparison.cell("requests_running_peak", comparison.baseline)
+    if tpot is None or tpot.effect != "higher" or running is None or before is None:
+        return ""
+    if running.value is None or before.value is None or running.value <= before.value:
+        return ""
+    crowd = f"{units.format_count(running.value)} at once, not "
+    whole = comparison.cell("e2el_s.mean", variant)
+    shown = is_claimable(analysis, comparison, "e2el_s.mean", variant)
+    ends = ""
+    if shown and whole is not None and whole.improves:
+        ends = f"; whole requests {ratio_text(whole.ratio, whole.interval)}"
+    return f" ({crowd}{units.format_count(before.value)}{ends})"
 
 
 def _usable(comparison: Comparison, metric: str, variant: str) -> Cell | None:

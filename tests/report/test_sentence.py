@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from harness import store
 from harness.analysis.compare import analyse
 from harness.analysis.quality_results import Gate
-from harness.analysis.results import Analysis
+from harness.analysis.results import Analysis, Comparison, Row
 from harness.report.sentence import Answer, answer
 from tests import records
 from tests.quality.toy import Toy
 from tests.quality.toy_records import toy_records
+from tests.report.stored import unpacked
 
 
 def answer_of(repeats: int = 3, **kwargs: object) -> Answer:
@@ -42,6 +47,75 @@ def test_a_point_is_short_and_tells_each_latency_once() -> None:
         assert len(str(point).split()) <= 45
         assert str(point).count("TTFT") <= 1
         assert str(point).count("TPOT") <= 1
+
+
+def test_slower_tokens_are_told_with_how_many_more_run_at_once_and_what_whole_requests_take() -> (
+    None
+):
+    # fp16's pool takes 7 requests of this load, fp8's all 12; E2EL's mean falls though TPOT rises.
+    text = answer_of().points[0].text
+    assert "worse (12 at once, not 7; whole requests 0.9" in text
+
+
+def real(scenario: str, root: Path) -> Answer:
+    run = unpacked(scenario, root)
+    return answer(analyse(*store.read_bench(run), store.read_quality(run)))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "words"),
+    [
+        # 10,240 tokens' bytes, of which the engine says 36,408: 8.89 requests × 4,096.
+        ("sliding_window", "3.56× and window_1024 2.46× as many requests of 4,096 tokens as full"),
+        # 5,120 tokens' bytes, 14,178 told: 6.15 requests × 2,304.
+        ("token_eviction", "as many requests of 2,304 tokens as full"),
+    ],
+)
+def test_where_layers_free_blocks_pools_are_compared_by_requests_not_by_tokens(
+    tmp_path: Path, scenario: str, words: str
+) -> None:
+    found = told(real(scenario, tmp_path))
+    assert words in found
+    assert "KV tokens" not in found
+
+
+def test_where_both_pools_hold_the_same_the_load_leads(tmp_path: Path) -> None:
+    found = real("prefix_sharing", tmp_path)
+    assert found.lead.startswith("shared against not_shared, long prefix (1,000 of 1,025 prompt ")
+    assert "output throughput" in found.lead
+    assert found.points[-1].about == "KV pool"
+
+
+def even_throughput(comparison: Comparison) -> Comparison:
+    def even(row: Row) -> Row:
+        cells = (replace(c, effect="no difference shown", improves=None) for c in row.cells)
+        return replace(row, cells=tuple(cells))
+
+    rows = (even(row) if row.metric == "output_throughput" else row for row in comparison.rows)
+    return replace(comparison, rows=tuple(rows))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_where_throughput_shows_nothing_the_load_whose_latency_moves_comes_first(
+    order: int,
+) -> None:
+    found = analyse(*records.bench())
+    even = tuple(map(even_throughput, found.comparisons))[::order]
+    points = answer(replace(found, comparisons=even)).points
+    assert [point.about for point in points] == ["kv-bound", "exercise"]
+    assert "throughput shows no difference" in points[0].text
+    assert "TTFT p50 0.0" in points[0].text
+
+
+def test_a_short_try_says_first_that_everything_ran(tmp_path: Path) -> None:
+    lead = real("smoke", tmp_path).lead
+    assert lead.startswith("It ran: 2 servers started and all 16 requests were answered. In the ")
+
+
+def test_an_observation_tells_latencies_beside_throughput() -> None:
+    text = answer_of(repeats=1).points[0].text
+    assert "× in one repeat, without an interval (" in text
+    assert "TPOT p50 1." in text
 
 
 def test_no_difference_shown_is_told_as_a_result() -> None:
@@ -179,7 +253,7 @@ def failing(**reasons: tuple[str, ...]) -> Analysis:
 def broken_text(found: Answer) -> str:
     """What is said of the variants whose text is broken, though others lead."""
     point = found.points[0]
-    assert point.about == "Broken text"
+    assert point.about == "Fails the text gate"
     return point.text
 
 
@@ -195,11 +269,11 @@ def test_where_several_variants_are_sound_their_findings_lead_and_broken_text_co
     assert not found.withdrawn
     # 6 reasons, of which the first of each variant is told: 3 are left.
     assert broken_text(found) == (
-        ": the headline of a, b and c is invalid, because the text fails the sanity gate. "
+        ": the gains of a, b and c don't count, because the text fails the sanity gate. "
         "a and b: empty; c: needles lost (and 3 more below)."
     )
     abouts = [point.about for point in found.points]
-    assert abouts[:3] == ["Broken text", "fp8", "d"]
+    assert abouts[:3] == ["Fails the text gate", "fp8", "d"]
     assert not {"a", "b", "c"} & set(abouts)
 
 
@@ -207,19 +281,19 @@ def test_where_one_variant_alone_is_sound_the_broken_ones_come_first() -> None:
     made = failing(a=("empty",))
     (d,) = [kv for kv in made.kv if kv.variant == "d"]
     found = answer(replace(made, kv=tuple(kv for kv in made.kv if kv is not d)))
-    assert found.lead.startswith("The headline of a is invalid")
+    assert found.lead.startswith("The gains of a don't count")
     assert found.withdrawn
     (held,) = [point for point in found.points if point.about == "Capacity and speed"]
-    assert held.text.startswith(" (the gains of a don't count): ")
+    assert held.text.startswith(" (of no use with such text): ")
 
 
 def test_one_broken_variant_is_told_with_two_reasons_and_many_with_four_of_them() -> None:
     assert broken_text(answer(failing(a=("r1", "r2", "r3")))) == (
-        ": the headline of a is invalid, because the text fails the sanity gate: r1; r2 (and 1 "
+        ": the gains of a don't count, because the text fails the sanity gate: r1; r2 (and 1 "
         "more below)."
     )
     many = broken_text(answer(failing(**{name: (f"not {name}",) for name in "abcgh"})))
-    assert many.startswith(": the headline of a, b, c, g and h is invalid")
+    assert many.startswith(": the gains of a, b, c, g and h don't count")
     assert many.endswith("a: not a; b: not b; c: not c; g: not g (and 1 more below).")
     both = broken_text(answer(failing(a=("r",), b=("r",))))
     assert both.endswith("sanity gate. a and b: r.")

@@ -93,5 +93,5 @@ def test_a_run_of_many_strategies_opens_with_what_was_found_then_with_broken_tex
     found = html._opening(stored[1], [Drawn(section, ())])
     assert found.lead == section.lead
     assert "(random weights)" in found.lead
-    assert found.points[0].about == "Broken text"
-    assert "window_256 and eviction is invalid" in found.points[0].text
+    assert found.points[0].about == "Fails the text gate"
+    assert "window_256 and eviction don't count" in found.points[0].text
