@@ -559,12 +559,25 @@ def sealed_trials(run_folder: Path, trial_ids: Sequence[str]) -> frozenset[str]:
 
 def find_unfinished(root: Path, scenario_slug: str, trial_ids: Sequence[str]) -> Path | None:
     """The latest run of exactly these trials that has some left to measure; None if none has."""
-    for folder in reversed(runs_of(root, scenario_slug)):
-        bench = read_manifest(folder)
-        if bench.trial_ids == tuple(trial_ids):
-            unfinished = len(sealed_trials(folder, trial_ids)) < len(trial_ids)
-            return folder if unfinished or _quality_unfinished(folder, bench) else None
-    return None
+    folder = _latest_of(root, scenario_slug, trial_ids)
+    return folder if folder is not None and not _is_complete(folder) else None
+
+
+def find_complete(root: Path, scenario_slug: str, trial_ids: Sequence[str]) -> Path | None:
+    """The latest run of exactly these trials if none is left to measure, else None."""
+    folder = _latest_of(root, scenario_slug, trial_ids)
+    return folder if folder is not None and _is_complete(folder) else None
+
+
+def _latest_of(root: Path, scenario_slug: str, trial_ids: Sequence[str]) -> Path | None:
+    folders = reversed(runs_of(root, scenario_slug))
+    return next((f for f in folders if read_manifest(f).trial_ids == tuple(trial_ids)), None)
+
+
+def _is_complete(folder: Path) -> bool:
+    bench = read_manifest(folder)
+    sealed = sealed_trials(folder, bench.trial_ids)
+    return len(sealed) == len(bench.trial_ids) and not _quality_unfinished(folder, bench)
 
 
 def _quality_unfinished(folder: Path, bench: BenchRecord) -> bool:

@@ -189,8 +189,10 @@ def test_the_latest_run_with_something_left_is_resumed(tmp_path: Path) -> None:
     ids = (started().trial.trial_id,)
     written_run(tmp_path, "20260101-000000-aaaa", sealed=True)
     assert store.find_unfinished(tmp_path, "demo", ids) is None
+    assert store.find_complete(tmp_path, "demo", ids) == tmp_path / "demo" / "20260101-000000-aaaa"
     new = written_run(tmp_path, "20260102-000000-bbbb", sealed=False)
     assert store.find_unfinished(tmp_path, "demo", ids) == new
+    assert store.find_complete(tmp_path, "demo", ids) is None
     assert store.find_unfinished(tmp_path, "demo", ("other",)) is None
 
 

@@ -25,7 +25,7 @@ from harness.execute.launch import run_launch
 from harness.execute.launch_kvpress import KvpressLaunch
 from harness.execute.launch_reference import ReferenceLaunch
 from harness.execute.launch_vllm import VllmLaunch
-from harness.execute.prepare import Wanted, models_of, open_bench
+from harness.execute.prepare import Wanted, complete_run, models_of, open_bench
 from harness.execute.progress import Progress
 from harness.execute.served import run_attached
 from harness.execute.strategies import check_heads
@@ -46,7 +46,8 @@ def run_scenario(
     """Run every trial of a scenario and return the run's folder under ``root``.
 
     With ``resume`` the latest unfinished run of the very same trials goes on: what is sealed
-    there is not run again. With ``until`` more repeats follow those that the scenario states.
+    there is not run again; where nothing is left, that run is returned as it is. With ``until``
+    more repeats follow those that the scenario states.
 
     Raises:
         InputError, ModelFetchError, StoreError: nothing could be run.
@@ -54,6 +55,9 @@ def run_scenario(
     """
     quality.check_inputs(scenario.quality)
     trials = expand(scenario)
+    complete = complete_run(scenario, trials, root, progress) if resume and until is None else None
+    if complete is not None:
+        return complete
     known = models_of(scenario, trials, progress)
     for trial in trials:
         model = known[trial.model]

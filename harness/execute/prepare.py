@@ -1,9 +1,10 @@
 """Everything that a run needs before its first launch: models, environment, folder, budget.
 
 Method: models are fetched and the CPU's peaks measured once per machine, with a word to whoever
-waits. With ``resume`` the latest unfinished run of the very same trials is taken up, else a new
-folder is made; either is held against a second bench that would write into it, and others on this
-machine are told that this one measures.
+waits. With ``resume`` the latest unfinished run of the very same trials is taken up (one that
+lacks its report alone needs nothing of all this), else a new folder is made; either is held
+against a second bench that would write into it, and others on this machine are told that this one
+measures.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from harness.execute.device_memory import DeviceMemory
 from harness.execute.progress import Progress
 from harness.record import ATTACHED, SCHEMA_VERSION, BenchRecord, Environment
 from harness.scenario import Scenario, Trial, slugify
-from harness.store import find_unfinished, hold_run, new_run_folder, read_manifest, write_bench
+from harness.store import (
+    find_complete,
+    find_unfinished,
+    hold_run,
+    new_run_folder,
+    read_manifest,
+    write_bench,
+)
 
 Models = Mapping[str | None, models.ResolvedModel | None]
 
@@ -54,6 +62,29 @@ def models_of(scenario: Scenario, trials: Sequence[Trial], progress: Progress) -
         elif name is not None:
             found[name] = models.resolve(name, on_progress=progress.preparing)
     return found
+
+
+def complete_run(
+    scenario: Scenario, trials: Sequence[Trial], root: Path, progress: Progress
+) -> Path | None:
+    """The latest run of these trials if all is measured; what was killed after that is closed.
+
+    Raises:
+        StoreError: the run can't be read or written, or another bench holds it.
+    """
+    trial_ids = tuple(trial.trial_id for trial in trials)
+    folder = find_complete(root, slugify(scenario.name), trial_ids)
+    if folder is None:
+        return None
+    with hold_run(folder):
+        record = read_manifest(folder)
+        if record.status != "finished":
+            write_bench(folder, dataclasses.replace(record, status="finished"))
+    progress.warn(
+        f"nothing is left to measure of {folder.name}, the latest run of these trials; it is "
+        "reported as it is (without --resume all is measured anew)"
+    )
+    return folder
 
 
 def open_bench(
