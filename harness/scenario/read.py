@@ -56,7 +56,7 @@ _TEXT_TAG = "tag:yaml.org,2002:str"
 class _Loader(yaml.SafeLoader):
     """The safe loader, without aliases and without dates."""
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise ScenarioError(
@@ -64,7 +64,7 @@ class _Loader(yaml.SafeLoader):
                 where=f"{self.name}:{mark.line + 1}",
                 next_move="write the values out",
             )
-        node = super().compose_node(parent, index)
+        node = super().compose_node(parent, index)  # type: ignore[arg-type]
         is_key = index is None and isinstance(parent, yaml.MappingNode)
         # A quoted or tagged value is what its author made of it.
         if isinstance(node, yaml.ScalarNode) and node.style is None and not is_key:

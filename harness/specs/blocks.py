@@ -75,11 +75,12 @@ def feed_forward(fields: Fields, index: int, kind: str) -> FeedForward | None:
     if not (sparse and experts):
         return FeedForward((_dense_width(fields),), matrices)
     beside = _beside_experts(fields)
+    used = fields.optional_integer(*_EXPERTS_USED) or 1
     return FeedForward(
         dense_widths=beside,
         matrices=matrices,
         experts=experts,
-        experts_used=fields.optional_integer(*_EXPERTS_USED) or 1,
+        experts_used=fields.whole("num_experts_per_tok", used, 1, experts),
         expert_width=fields.integer(*_EXPERT_WIDTH),
     )
 
@@ -88,14 +89,14 @@ def is_sparse(fields: Fields, index: int) -> bool:
     """Whether layer ``index`` is a mixture of experts."""
     if not fields.optional_integer(*_EXPERTS):
         return False
-    if index in fields.get("mlp_only_layers", ()):
+    if index in fields.places("mlp_only_layers", fields.get("mlp_only_layers", ())):
         return False
     if index < (fields.optional_integer("first_k_dense_replace") or 0):
         return False
     period = fields.optional_integer("expert_layer_period", "interleave_moe_layer_step")
     if period:
-        offset = fields.get("expert_layer_offset", period - 1)
-        return bool(index % period == offset)
+        offset = fields.optional_integer("expert_layer_offset")
+        return index % period == (period - 1 if offset is None else offset)
     step = fields.optional_integer("decoder_sparse_step", "moe_layer_freq") or 1
     return (index + 1) % step == 0 if "decoder_sparse_step" in fields.config else index % step == 0
 
@@ -105,10 +106,10 @@ def layer_letters(fields: Fields) -> str:
     pattern = fields.get("hybrid_override_pattern")
     if isinstance(pattern, str):
         return pattern
-    listed = fields.get("layers_block_type", ())
+    listed = [str(kind) for kind in fields.listed("layers_block_type") or ()]
     if not {"mlp", "moe"} & set(listed):
         return ""
-    return "".join(_LETTERS.get(str(kind), "?") for kind in listed)
+    return "".join(_LETTERS.get(kind, "?") for kind in listed)
 
 
 _LETTERS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
@@ -133,7 +134,7 @@ def _adjusted(fields: Fields, width: int) -> int:
     """Some configs state the width before it is cut to two thirds and rounded up."""
     if not fields.flag("block_auto_adjust_ff_dim"):
         return width
-    cut = int(2 * width / 3 * float(fields.get("block_ffn_dim_multiplier", 1.0)))
+    cut = int(2 * width / 3 * fields.number("block_ffn_dim_multiplier", 1.0))
     multiple = fields.optional_integer("block_multiple_of") or 256
     return -(-cut // multiple) * multiple
 

@@ -15,7 +15,7 @@ from typing import Any
 from harness.errors import ModelConfigError, UnsupportedModel
 from harness.specs import recurrent
 from harness.specs.fields import Fields
-from harness.specs.layers import AttentionLayer, Layer
+from harness.specs.layers import AttentionLayer, ConvState, Layer
 from harness.specs.windows import WINDOW_RULES, listed_layer_types, sights, window_of
 
 LayerRule = Callable[[Fields], tuple[Layer, ...]]
@@ -40,12 +40,30 @@ def cached_layers(fields: Fields) -> tuple[Layer, ...]:
     layers = rule(fields)
     if not layers:
         raise UnsupportedModel("no layer of this config keeps a cache", where=fields.name)
+    for layer in dict.fromkeys(replace(layer, index=0) for layer in layers):
+        _check_sizes(layer, fields)
     return layers
+
+
+def _check_sizes(layer: Layer, fields: Fields) -> None:
+    """Refuse a layer of no size, whichever field of whichever family led to it."""
+    if isinstance(layer, AttentionLayer):
+        fields.whole("the number of KV heads", layer.kv_heads, 1)
+        fields.whole("the head size", layer.head_dim, 1)
+        fields.whole("the head size of V", layer.head_dim_v, 0 if layer.kind == "mla" else 1)
+        return
+    for state in layer.states:
+        if isinstance(state, ConvState):
+            fields.whole("the width of a convolution", state.width, 1)
+            fields.whole("the kernel of a convolution", state.kernel, 1)
+        else:
+            fields.whole("the heads of a recurrent state", state.heads, 1)
+            fields.whole("the size of a recurrent state", state.elements_per_head, 1)
 
 
 def draft_layers(fields: Fields) -> tuple[Layer, ...]:
     """The layers that the model's own multi-token-prediction module adds when it is used."""
-    count = fields.optional_integer("mtp_num_hidden_layers", "num_nextn_predict_layers") or 0
+    count = fields.further_layers("mtp_num_hidden_layers", "num_nextn_predict_layers")
     if count == 0 or fields.model_type in _OWN_DRAFT_SHAPES:
         return ()
     start = fields.layer_count
@@ -95,22 +113,25 @@ def _multi_query(*, ignores_kv_dtype: bool) -> LayerRule:
 
 def _attention_section(fields: Fields) -> tuple[Layer, ...]:
     """KV heads stand in an ``attn_config`` section (DBRX, MPT)."""
-    section = fields.get("attn_config", {})
-    heads = section.get("kv_n_heads") or fields.heads
-    return tuple(_head_layer(fields, i, kv_heads=int(heads)) for i in range(fields.layer_count))
+    section = fields.section("attn_config")
+    stated = section.get("kv_n_heads") or fields.heads
+    heads = fields.grouped("attn_config.kv_n_heads", stated)
+    return tuple(_head_layer(fields, i, kv_heads=heads) for i in range(fields.layer_count))
 
 
 def _per_block(fields: Fields) -> tuple[Layer, ...]:
     """``block_configs`` list each layer's attention; some layers have none (Nemotron NAS)."""
     layers: list[Layer] = []
-    for i, block in enumerate(fields.get("block_configs", ())):
+    for i, block in enumerate(fields.listed("block_configs") or ()):
         attention = block.get("attention", {})
         if attention.get("no_op") or attention.get("replace_with_linear"):
             continue
         group = attention.get("n_heads_in_group")
-        if not isinstance(group, int) or group < 1:
+        if not isinstance(group, int) or group < 1 or fields.heads % group:
             raise UnsupportedModel(
-                f"block_configs[{i}].attention has no n_heads_in_group", where=fields.name
+                f"block_configs[{i}].attention has no n_heads_in_group that divides the "
+                f"{fields.heads} query heads",
+                where=fields.name,
             )
         layers.append(_head_layer(fields, i, kv_heads=fields.heads // group))
     return tuple(layers)
@@ -134,7 +155,9 @@ def _wide_global(fields: Fields) -> tuple[Layer, ...]:
     """
     dim = fields.optional_integer("global_head_dim") or 512
     heads = fields.optional_integer("num_global_key_value_heads")
-    kv_heads = heads if heads and fields.flag("attention_k_eq_v") else fields.kv_heads
+    kv_heads = fields.kv_heads
+    if heads and fields.flag("attention_k_eq_v"):
+        kv_heads = fields.grouped("num_global_key_value_heads", heads)
 
     def widen(layer: Layer) -> Layer:
         if isinstance(layer, AttentionLayer) and layer.kind == "full":
@@ -149,14 +172,18 @@ def _two_shapes(fields: Fields) -> tuple[Layer, ...]:
     pattern = fields.get("hybrid_layer_pattern")
     if not isinstance(pattern, list) or len(pattern) < fields.layer_count:
         raise ModelConfigError("no hybrid_layer_pattern of full length", where=fields.name)
-    full = _head_layer(fields, 0, head_dim_v=fields.get("v_head_dim", fields.head_dim))
+    full = _head_layer(
+        fields, 0, head_dim_v=fields.optional_integer("v_head_dim") or fields.head_dim
+    )
+    queries = fields.optional_integer("swa_num_attention_heads")
+    heads = fields.integer("swa_num_key_value_heads")
     dim = fields.integer("swa_head_dim")
     sliding = AttentionLayer(
         0,
         "sliding",
-        fields.integer("swa_num_key_value_heads"),
+        fields.grouped("swa_num_key_value_heads", heads, queries),
         dim,
-        fields.get("swa_v_head_dim", dim),
+        fields.optional_integer("swa_v_head_dim") or dim,
         window=fields.integer("sliding_window_size", "sliding_window"),
     )
     return tuple(
@@ -166,7 +193,9 @@ def _two_shapes(fields: Fields) -> tuple[Layer, ...]:
 
 def _other_setting(fields: Fields) -> tuple[Layer, ...]:
     """Layers of one listed type take heads from ``attention_other_setting`` (Step 3.5)."""
-    other = fields.get("attention_other_setting", {})
+    other = fields.section("attention_other_setting")
+    queries = other.get("num_attention_heads")
+    queries = queries if isinstance(queries, int) else None
     listed = listed_layer_types(fields) or []
 
     def adapt(layer: Layer) -> Layer:
@@ -176,7 +205,8 @@ def _other_setting(fields: Fields) -> tuple[Layer, ...]:
         ):
             return layer
         dim = other.get("head_dim") or layer.head_dim
-        heads = other.get("num_attention_groups") or layer.kv_heads
+        heads = other.get("num_attention_groups")
+        heads = fields.grouped("num_attention_groups", heads, queries) if heads else layer.kv_heads
         return replace(layer, kv_heads=heads, head_dim=dim, head_dim_v=dim)
 
     return tuple(adapt(layer) for layer in _plain(fields))
@@ -216,7 +246,7 @@ def _padded_latent(fields: Fields) -> tuple[Layer, ...]:
 
 def _two_latent_per_layer(fields: Fields) -> tuple[Layer, ...]:
     """Each decoder layer holds two attention sublayers (LongCat Flash)."""
-    count = fields.integer("num_layers")
+    count = fields.further_layers("num_layers")
     return tuple(_latent_layer(fields, i) for i in range(count) for _ in range(2))
 
 
@@ -253,7 +283,8 @@ _LETTERS = {
 }
 
 
-def _letters(fields: Fields, listed: Iterable[str]) -> str:
+def _letters(fields: Fields, given: Iterable[object]) -> str:
+    listed = [str(kind) for kind in given]
     unknown = sorted({kind for kind in listed if kind not in _LETTERS})
     if unknown:
         raise UnsupportedModel(
@@ -280,10 +311,11 @@ def _listed_or_every(states: recurrent.StateRule, default_interval: int) -> Laye
 
 def _by_period(fields: Fields) -> tuple[Layer, ...]:
     """Attention at one offset of each period, a selective scan elsewhere (Jamba)."""
-    if (listed := fields.get("layers_block_type")) is not None:
+    if (listed := fields.listed("layers_block_type")) is not None:
         return _mixed(_letters(fields, listed), fields, recurrent.jamba_scan)
     period = fields.optional_integer("attn_layer_period") or 8
-    offset = fields.get("attn_layer_offset", 4)
+    stated = fields.optional_integer("attn_layer_offset")
+    offset = 4 if stated is None else stated
     kinds = ("A" if i % period == offset else "R" for i in range(fields.layer_count))
     return _mixed(kinds, fields, recurrent.jamba_scan)
 
@@ -291,7 +323,7 @@ def _by_period(fields: Fields) -> tuple[Layer, ...]:
 def _by_letters(fields: Fields) -> tuple[Layer, ...]:
     """``hybrid_override_pattern``: M scan, * attention, - and E layers without a cache."""
     pattern = fields.get("hybrid_override_pattern")
-    if pattern is None and (listed := fields.get("layers_block_type")) is not None:
+    if pattern is None and (listed := fields.listed("layers_block_type")) is not None:
         return _mixed(_letters(fields, listed), fields, recurrent.nemotron_scan)
     if not isinstance(pattern, str) or not set(pattern) <= set("M*-E"):
         raise UnsupportedModel(
@@ -303,9 +335,10 @@ def _by_letters(fields: Fields) -> tuple[Layer, ...]:
 
 def _listed_blocks(fields: Fields) -> tuple[Layer, ...]:
     """``layer_types`` or ``layers_block_type``, or attention at ``attn_layer_indices``."""
-    listed = fields.get("layer_types") or fields.get("layers_block_type")
+    listed = fields.listed("layer_types") or fields.listed("layers_block_type")
     if listed is None:
-        attention = set(fields.get("attn_layer_indices", ()))
+        key = "attn_layer_indices"
+        attention = fields.places(key, fields.get(key, ()))
         listed = ["attention" if i in attention else "mamba" for i in range(fields.layer_count)]
     return _mixed(_letters(fields, listed), fields, recurrent.expanded_grouped_scan)
 
@@ -322,15 +355,15 @@ def _short_convolutions(fields: Fields) -> tuple[Layer, ...]:
         attention = fields.get("full_attn_idxs")
         if attention is None:
             raise ModelConfigError("neither layer_types nor full_attn_idxs", where=fields.name)
-        kept = set(attention)
+        kept = fields.places("full_attn_idxs", attention)
         listed = ["full_attention" if i in kept else "conv" for i in range(fields.layer_count)]
     return _mixed(_letters(fields, listed), fields, recurrent.short_convolution)
 
 
 def _kimi_linear(fields: Fields) -> tuple[Layer, ...]:
     """``linear_attn_config.kda_layers`` counts from one; the other layers are latent attention."""
-    section = fields.get("linear_attn_config", {})
-    recurrent_layers = set(section.get("kda_layers", ()))
+    listed = fields.section("linear_attn_config").get("kda_layers", ())
+    recurrent_layers = fields.places("linear_attn_config.kda_layers", listed)
     kinds = ("R" if i + 1 in recurrent_layers else "A" for i in range(fields.layer_count))
     return _mixed(kinds, fields, recurrent.kimi_delta)
 
@@ -516,7 +549,7 @@ _HINTS = (
 
 def _refuse_hints(fields: Fields) -> None:
     hints = [key for key in _HINTS if fields.get(key)]
-    listed = fields.get("layer_types", ())
+    listed = fields.listed("layer_types") or ()
     odd = sorted({str(kind) for kind in listed} - {"full_attention", "attention"})
     if odd:
         hints.append(f"layer_types ({', '.join(odd)})")

@@ -2,12 +2,15 @@
 
 Method: the text model's fields are lifted out of a multimodal config, then each fact is looked up
 under its aliases in the order in which the engine does. Source: vLLM 0.32.0,
-``transformers_utils/model_arch_config_convertor.py``.
+``transformers_utils/model_arch_config_convertor.py``. Every number, list and section is checked
+for its form when it is read, since a config may come from anywhere; what slips through is told as
+a fault of the config (``readable``), never as a stack trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from harness.errors import ModelConfigError
@@ -50,6 +53,29 @@ _ALREADY_SCALED = frozenset(
     {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "default"}
 )
 _DEFAULT_LENGTH = 2048
+#: Far beyond any model; what is larger would only fill the memory or leave the range of floats.
+MOST_LAYERS = 100_000
+#: Draft tokens per step: far beyond what any engine gains by.
+MOST_DRAFTS = 1024
+_MOST = 1 << 48
+
+
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Tell a config of unforeseen form as such; ``name`` is what messages call the model.
+
+    Raises:
+        ModelConfigError: instead of the error that a malformed field led to.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
+        raise ModelConfigError(
+            "a field of the config has a form that no model has",
+            where=name,
+            evidence=f"{type(error).__name__}: {str(error)[:200]}",
+            next_move="compare it with the model's published config.json",
+        ) from error
 
 
 class Fields:
@@ -93,10 +119,50 @@ class Fields:
             value = self.config.get(key)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ModelConfigError(f"{key} is {value!r}, not a whole number", where=self.name)
-            return value
+            return self.whole(key, value)
         return None
+
+    def whole(self, key: str, value: object, least: int = 0, most: int = _MOST) -> int:
+        """``value``, which was found under ``key``, as a whole number within its limits."""
+        number = isinstance(value, int) and not isinstance(value, bool)
+        if number and isinstance(value, int) and least <= value <= most:
+            return value
+        fault = f"outside {least} to {most}" if number else "not a whole number"
+        raise self._fault(key, value, fault, f"a whole number from {least} to {most}")
+
+    def number(self, key: str, default: float) -> float:
+        """A factor: above 0 and finite; ``default`` where the field is missing or null."""
+        return self.factor(key, self.get(key, default))
+
+    def factor(self, key: str, value: object) -> float:
+        """``value``, which was found under ``key``, as a factor above 0."""
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and isinstance(value, int | float) and 0 < value <= _MOST:
+            return float(value)
+        raise self._fault(key, value, "no factor", "a number above 0")
+
+    def section(self, key: str) -> Mapping[str, Any]:
+        """The fields that stand together under ``key``; empty where it is missing or null."""
+        found = self.get(key, {})
+        if not isinstance(found, Mapping):
+            raise self._fault(key, found, "no section", "a JSON object")
+        return found
+
+    def listed(self, key: str) -> Sequence[Any] | None:
+        """The list under ``key``; None where it is missing or null."""
+        found = self.get(key)
+        if found is not None and not isinstance(found, list | tuple):
+            raise self._fault(key, found, "no list", "a JSON array")
+        return found
+
+    def places(self, key: str, found: object) -> frozenset[int]:
+        """``found``, which was found under ``key``, as a list of layer numbers."""
+        if not isinstance(found, list | tuple):
+            raise self._fault(key, found, "no list", "a JSON array of layer numbers")
+        return frozenset(self.whole(key, place, most=MOST_LAYERS) for place in found)
+
+    def _fault(self, key: str, value: object, fault: str, legal: str) -> ModelConfigError:
+        return ModelConfigError(f"{key} is {value!r:.60}, {fault}", where=self.name, legal=[legal])
 
     @property
     def model_type(self) -> str:
@@ -115,22 +181,23 @@ class Fields:
         count = self.optional_integer(*_LAYERS)
         if count is None and (spelled := self._spelled_layers()):
             return spelled
-        count = self.integer(*_LAYERS)
-        if count == 0:
-            raise ModelConfigError("num_hidden_layers is 0", where=self.name)
-        return count
+        return self.whole("num_hidden_layers", self.integer(*_LAYERS), 1, MOST_LAYERS)
+
+    def further_layers(self, *keys: str) -> int:
+        """Layers beside the model's own, such as draft layers; 0 where none are stated."""
+        return self.whole(keys[0], self.optional_integer(*keys) or 0, most=MOST_LAYERS)
 
     def _spelled_layers(self) -> int:
         """Some configs list or spell their layers and state no count."""
         for key in ("layers_block_type", "hybrid_override_pattern", "block_configs"):
             if isinstance(found := self.get(key), list | str):
-                return len(found)
+                return self.whole(f"the length of {key}", len(found), most=MOST_LAYERS)
         return 0
 
     @property
     def heads(self) -> int:
         """Query heads."""
-        return self.integer(*_HEADS)
+        return self.whole("num_attention_heads", self.integer(*_HEADS), 1)
 
     @property
     def hidden_size(self) -> int:
@@ -141,7 +208,22 @@ class Fields:
     def kv_heads(self) -> int:
         """KV heads of the whole model; as many as query heads where nothing says otherwise."""
         found = self.optional_integer(*_KV_HEADS)
-        return self.heads if found is None else found
+        return self.heads if found is None else self.grouped("num_key_value_heads", found)
+
+    def grouped(self, key: str, count: object, heads: int | None = None) -> int:
+        """``count``, found under ``key``, as KV heads that query heads share in equal groups.
+
+        ``heads`` are the query heads where a kind of layer has its own number of them.
+        """
+        queries = heads or self.optional_integer(*_HEADS)
+        found = self.whole(key, count, 1)
+        if queries and queries % found:
+            raise ModelConfigError(
+                f"{key} is {found}: so many KV heads do not divide {queries} query heads",
+                where=self.name,
+                legal=[str(n) for n in range(1, min(queries, 4096) + 1) if queries % n == 0],
+            )
+        return found
 
     @property
     def head_dim(self) -> int:
@@ -150,7 +232,7 @@ class Fields:
             if value := self.optional_integer(key):
                 return value
         heads = self.heads
-        if heads == 0 or self.hidden_size % heads:
+        if self.hidden_size < heads or self.hidden_size % heads:
             raise ModelConfigError(
                 f"hidden_size {self.hidden_size} is no multiple of {heads} heads",
                 where=self.name,
@@ -176,11 +258,13 @@ class Fields:
     def max_model_len(self) -> int:
         """The context length that the engine derives when none is given."""
         if (stated := self.optional_integer("model_max_length")) is not None:
-            return stated
-        lengths = [n for key in _LENGTH if (n := self.optional_integer(key)) is not None]
+            return self.whole("model_max_length", stated, 1)
+        lengths = {key: n for key in _LENGTH if (n := self.optional_integer(key)) is not None}
         if not lengths:
             return _DEFAULT_LENGTH
-        return self._stretched(min(lengths))
+        shortest = min(lengths, key=lambda key: lengths[key])
+        stretched = self._stretched(self.whole(shortest, lengths[shortest], 1))
+        return self.whole(f"{shortest} with its rope_scaling", stretched, 1)
 
     def _stretched(self, length: int) -> int:
         scalings = list(self._rope_scalings())
@@ -191,7 +275,8 @@ class Fields:
         factor = 1.0
         for scaling in scalings:
             if _rope_type(scaling) not in _ALREADY_SCALED:
-                factor = float(scaling.get("factor") or factor)
+                stated = scaling.get("factor")
+                factor = factor if stated is None else self.factor("rope_scaling.factor", stated)
         return int(length * factor)
 
     def _rope_scalings(self) -> Iterable[Mapping[str, Any]]:

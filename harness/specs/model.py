@@ -20,7 +20,7 @@ from typing import Any
 
 from harness.errors import ModelConfigError, NotFound, did_you_mean
 from harness.specs.families import ATTENTION_FREE, cached_layers, draft_layers
-from harness.specs.fields import Fields
+from harness.specs.fields import Fields, readable
 from harness.specs.layers import AttentionLayer, Layer, RecurrentLayer
 from harness.specs.quantization import checkpoint_kv_dtype
 
@@ -86,6 +86,11 @@ def model_spec(config: Mapping[str, Any], *, name: str) -> ModelSpec:
         ModelConfigError: a field that the KV layout needs is missing or malformed.
         UnsupportedModel: the layout is not modelled; the message names the fields.
     """
+    with readable(name):
+        return _spec(config, name)
+
+
+def _spec(config: Mapping[str, Any], name: str) -> ModelSpec:
     fields = Fields(config, name)
     notes = () if fields.states_dtype else ("the config names no dtype: bfloat16 is assumed",)
     return ModelSpec(

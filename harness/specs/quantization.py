@@ -158,14 +158,16 @@ def weight_bits(fields: Fields, flag: str | None = None) -> WeightBits | None:
     if (fixed := _FIXED_BITS.get(method.replace("-", "_"))) is not None:
         return WeightBits(fixed)
     if method in ("awq", "gptq", "auto-round", "awq-marlin", "gptq-marlin"):
-        return WeightBits(_grouped(section.get("bits", 4), section.get("group_size", 128), 4))
+        return WeightBits(
+            _grouped(fields, section.get("bits", 4), section.get("group_size", 128), 4)
+        )
     if method == "compressed-tensors":
         return _compressed(section, fields)
     raise UnsupportedModel(f"weights quantised by {method!r} are not modelled", where=fields.name)
 
 
-def _grouped(bits: object, group: object, zero_bits: int) -> float:
-    width = float(bits) if isinstance(bits, int | float) else 4.0
+def _grouped(fields: Fields, bits: object, group: object, zero_bits: int) -> float:
+    width = 4.0 if bits is None else float(fields.whole("the bits of a weight", bits, 1, 64))
     size = group if isinstance(group, int) and group > 0 else 0
     return width + ((16 + zero_bits) / size if size else 0.0)
 
@@ -175,5 +177,6 @@ def _compressed(section: Mapping[str, Any], fields: Fields) -> WeightBits:
     for group in groups.values() if isinstance(groups, Mapping) else ():
         weights = group.get("weights") if isinstance(group, Mapping) else None
         if isinstance(weights, Mapping):
-            return WeightBits(_grouped(weights.get("num_bits"), weights.get("group_size"), 0))
+            bits, group = weights.get("num_bits"), weights.get("group_size")
+            return WeightBits(_grouped(fields, bits, group, 0))
     raise UnsupportedModel("config_groups of compressed-tensors name no weights", where=fields.name)

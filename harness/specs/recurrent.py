@@ -48,8 +48,8 @@ def delta_rule(fields: Fields) -> RecurrentLayer:
 
 def kimi_delta(fields: Fields) -> RecurrentLayer:
     """Kimi delta attention: ``linear_attn_config``; its matrix is float32 unless told otherwise."""
-    section = fields.get("linear_attn_config")
-    if not isinstance(section, Mapping):
+    section = fields.section("linear_attn_config")
+    if not section:
         raise ModelConfigError("no linear_attn_config in the config", where=fields.name)
     heads, dim = _number(fields, section, "num_heads"), _number(fields, section, "head_dim")
     kernel = _number(fields, section, "short_conv_kernel_size")
@@ -58,10 +58,12 @@ def kimi_delta(fields: Fields) -> RecurrentLayer:
 
 
 def _number(fields: Fields, section: Mapping[str, Any], key: str) -> int:
-    value = section.get(key)
-    if not isinstance(value, int):
-        raise ModelConfigError(f"linear_attn_config.{key} is {value!r}", where=fields.name)
-    return value
+    return fields.whole(f"linear_attn_config.{key}", section.get(key), 1)
+
+
+def _expanded(fields: Fields, key: str) -> int:
+    """Channels of a scan: the hidden size times a factor, 2 where the config states none."""
+    return int(fields.number(key, 2) * fields.hidden_size)
 
 
 def nemotron_scan(fields: Fields) -> RecurrentLayer:
@@ -81,7 +83,7 @@ def nemotron_scan(fields: Fields) -> RecurrentLayer:
 def expanded_grouped_scan(fields: Fields) -> RecurrentLayer:
     """Second kind under the names of Bamba, Granite 4, Falcon H1 and Zamba 2."""
     stated = fields.optional_integer("mamba_d_ssm")
-    width = stated or int(fields.get("mamba_expand", 2) * fields.hidden_size)
+    width = stated or _expanded(fields, "mamba_expand")
     return _grouped_scan(
         width,
         fields.integer("mamba_n_groups", "mamba_ngroups"),
@@ -96,7 +98,7 @@ def expanded_grouped_scan(fields: Fields) -> RecurrentLayer:
 def plain_grouped_scan(fields: Fields) -> RecurrentLayer:
     """Second kind under the names of Mamba 2."""
     return _grouped_scan(
-        int(fields.get("expand", 2) * fields.hidden_size),
+        _expanded(fields, "expand"),
         fields.integer("n_groups"),
         fields.integer("num_heads"),
         fields.integer("head_dim"),
@@ -109,7 +111,7 @@ def plain_grouped_scan(fields: Fields) -> RecurrentLayer:
 def jamba_scan(fields: Fields) -> RecurrentLayer:
     """First kind under the names of Jamba."""
     return _scan(
-        int(fields.get("mamba_expand", 2) * fields.hidden_size),
+        _expanded(fields, "mamba_expand"),
         fields.integer("mamba_d_state"),
         fields.integer("mamba_d_conv"),
     )

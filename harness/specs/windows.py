@@ -42,8 +42,9 @@ def window_of(fields: Fields, sight: Sight) -> int | None:
     if sight == "full":
         return None
     if sight == "chunked":
-        return fields.integer("attention_chunk_size")
+        return fields.whole("attention_chunk_size", fields.integer("attention_chunk_size"), 1)
     window = fields.integer("sliding_window", "sliding_window_size", "window_size")
+    fields.whole("sliding_window", window, 1)
     if fields.get("use_bidirectional_attention") == "all":
         return window // 2 + 1
     return window + _WIDENED.get(fields.model_type, 0)
@@ -153,14 +154,26 @@ def _even_or_listed(fields: Fields) -> tuple[Sight, ...]:
 
 def _chunked(fields: Fields) -> tuple[Sight, ...]:
     """Layers with rotary positions attend within a chunk, those without see everything."""
-    listed = fields.get("no_rope_layers")
-    interval = fields.get("no_rope_layer_interval", 4)
     count = fields.layer_count
-    rope = listed or [int((i + 1) % interval != 0) for i in range(count)]
+    rope = _rotary_layers(fields)
     if not fields.optional_integer("attention_chunk_size"):
         return (_FULL,) * count
     kinds: list[Sight] = ["chunked" if rope[i] else "full" for i in range(count)]
     return tuple(kinds)
+
+
+def _rotary_layers(fields: Fields) -> list[bool]:
+    """Which layers have rotary positions: a list, or all but every n-th."""
+    count = fields.layer_count
+    if listed := fields.listed("no_rope_layers"):
+        if len(listed) < count:
+            raise ModelConfigError(
+                f"no_rope_layers has {len(listed)} entries for {count} layers", where=fields.name
+            )
+        return [fields.whole("no_rope_layers", int(has), most=1) == 1 for has in listed[:count]]
+    stated = fields.optional_integer("no_rope_layer_interval")
+    interval = fields.whole("no_rope_layer_interval", 4 if stated is None else stated, 1)
+    return [(i + 1) % interval != 0 for i in range(count)]
 
 
 def _behind_a_switch(fields: Fields) -> tuple[Sight, ...]:
@@ -186,11 +199,7 @@ def _rope_switch(fields: Fields) -> tuple[Sight, ...]:
         return _named(fields, listed)
     if not (fields.flag("use_sliding_window") and fields.optional_integer("sliding_window")):
         return (_FULL,) * fields.layer_count
-    interval = fields.get("no_rope_layer_interval", 4)
-    rope = fields.get("no_rope_layers") or [
-        int((i + 1) % interval != 0) for i in range(fields.layer_count)
-    ]
-    return _sliding_where(not has_rope for has_rope in rope[: fields.layer_count])
+    return _sliding_where(not has_rope for has_rope in _rotary_layers(fields))
 
 
 def _never(fields: Fields) -> tuple[Sight, ...]:

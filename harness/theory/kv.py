@@ -24,7 +24,7 @@ from harness.specs.kv_dtype import KvDtype, element_bytes, kv_dtype
 from harness.specs.layers import AttentionLayer, ConvState, Layer, MatrixState, RecurrentLayer
 from harness.specs.model import ModelSpec
 from harness.theory.eviction import most_blocks_held
-from harness.theory.settings import EngineSettings
+from harness.theory.settings import MOST_PROCESSES, EngineSettings
 from harness.units import Bytes, Tokens
 
 CacheKind = Literal["full", "sliding", "chunked", "mla", "recurrent", "evicting"]
@@ -95,6 +95,7 @@ def kv_heads_per_gpu(kv_heads: int, tensor_parallel_size: int) -> int:
     if kv_heads % tensor_parallel_size and tensor_parallel_size % kv_heads:
         raise InputError(
             f"{kv_heads} KV heads can't be spread over tensor_parallel_size {tensor_parallel_size}",
+            where="tensor_parallel_size",
             next_move="choose a divisor or a multiple of the KV heads",
         )
     return max(1, kv_heads // tensor_parallel_size)
@@ -142,30 +143,52 @@ def _check(model: ModelSpec, settings: EngineSettings) -> None:
     tp, dcp = settings.tensor_parallel_size, settings.decode_context_parallel_size
     if model.heads and model.heads % tp:
         raise InputError(
-            f"{model.heads} attention heads can't be split over tensor_parallel_size {tp}"
+            f"{model.heads} attention heads can't be split over tensor_parallel_size {tp}",
+            where="tensor_parallel_size",
+            legal=map(str, _splits(model)),
         )
     if settings.pipeline_parallel_size > model.layer_count:
         raise InputError(
             f"pipeline_parallel_size {settings.pipeline_parallel_size} exceeds "
-            f"{model.layer_count} layers"
+            f"{model.layer_count} layers",
+            where="pipeline_parallel_size",
+            legal=[f"1 to {model.layer_count}"],
         )
     if tp % dcp:
         raise InputError(
-            f"decode_context_parallel_size {dcp} must divide tensor_parallel_size {tp}"
+            f"decode_context_parallel_size {dcp} must divide tensor_parallel_size {tp}",
+            where="decode_context_parallel_size",
+            legal=[str(size) for size in range(1, tp + 1) if tp % size == 0],
         )
     if dcp > 1:
         _check_context_parallel(model, tp, dcp)
 
 
+def _splits(model: ModelSpec) -> list[int]:
+    """Numbers of GPUs over which query heads are split and KV heads split or replicated evenly."""
+    kept = {layer.kv_heads for layer in model.attention_layers if layer.kind != "mla"}
+    return [
+        size
+        for size in range(1, min(model.heads, MOST_PROCESSES) + 1)
+        if model.heads % size == 0 and all(n % size == 0 or size % n == 0 for n in kept)
+    ]
+
+
 def _check_context_parallel(model: ModelSpec, tp: int, dcp: int) -> None:
     windowed = [layer for layer in model.attention_layers if layer.window]
     if windowed:
-        raise InputError("the engine refuses decode context parallel for layers with a window")
+        raise InputError(
+            "the engine refuses decode context parallel for layers with a window",
+            where="decode_context_parallel_size",
+            legal=["1"],
+        )
     for layer in model.attention_layers:
         if layer.kind != "mla" and tp // layer.kv_heads < dcp:
             raise InputError(
                 f"decode_context_parallel_size {dcp} exceeds the replicas of the "
-                f"{layer.kv_heads} KV heads under tensor_parallel_size {tp}"
+                f"{layer.kv_heads} KV heads under tensor_parallel_size {tp}",
+                where="decode_context_parallel_size",
+                legal=[f"1 to {max(tp // layer.kv_heads, 1)}"],
             )
 
 
@@ -317,7 +340,11 @@ def _groups(groups: int, tp: int) -> int:
 
 def _share(count: int, tp: int) -> int:
     if count % tp:
-        raise InputError(f"a recurrent state of width {count} can't be split over {tp} GPUs")
+        raise InputError(
+            f"a recurrent state of width {count} can't be split over {tp} GPUs",
+            where="tensor_parallel_size",
+            next_move="choose a divisor of that width",
+        )
     return count // tp
 
 

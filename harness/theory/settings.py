@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from harness.errors import InputError
 from harness.specs.eviction import EvictionRule, SnapKvRule, rule_from_env
+from harness.specs.fields import MOST_DRAFTS
 from harness.units import GIB, Bytes, Tokens
 
 Device = Literal["cuda", "cpu"]
@@ -28,7 +29,7 @@ DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 #: No count of the engine has more than 64 bits, and nobody splits one model further than that:
 #: shares are worked out per stage.
 _MOST = 1 << 62
-_MOST_PROCESSES = 512
+MOST_PROCESSES = 512
 _POSITIVE = (
     "block_size",
     "max_model_len",
@@ -96,19 +97,16 @@ class EngineSettings:
     def __post_init__(self) -> None:
         for name in _POSITIVE:
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, not {value}")
-            most = _MOST_PROCESSES if name.endswith("parallel_size") else _MOST
-            if value is not None and value > most:
-                raise InputError(f"{name} must be at most {most}, not {value:.6g}")
+            most = MOST_PROCESSES if name.endswith("parallel_size") else _MOST
+            if value is not None:
+                _whole(name, value, 1, most)
+        _whole("num_speculative_tokens", self.num_speculative_tokens, 0, MOST_DRAFTS)
         if self.dtype.removeprefix("torch.") not in DTYPES:
             raise InputError(
                 f"unknown dtype {self.dtype!r} of weights and activations",
                 where="dtype",
                 legal=DTYPES,
             )
-        if self.num_speculative_tokens < 0:
-            raise InputError("num_speculative_tokens can't be negative")
 
     @property
     def default_block_size(self) -> Tokens:
@@ -149,6 +147,18 @@ class EngineSettings:
         return self.batches_in_flight * self.batch_tokens
 
 
+def _whole(name: str, value: object, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        fault = f"is a whole number, not {value!r:.60}"
+    elif value < least:
+        fault = f"must be at least {least}, not {value:.6g}"
+    elif value > most:
+        fault = f"must be at most {most}, not {value:.6g}"
+    else:
+        return value
+    raise InputError(f"{name} {fault}", where=name, legal=[f"{least} to {most}"])
+
+
 def default_max_num_batched_tokens(memory_bytes: Bytes, device_name: str) -> Tokens:
     """The API server's default step size on a CUDA device: it grows with the card."""
     if memory_bytes >= 160 * GIB:
@@ -187,17 +197,18 @@ def settings_from_flags(
     token eviction.
     """
     known = {key: flags[key] for key in _SPELLED_ALIKE if flags.get(key) is not None}
+    skipped = flags.get("kv_cache_dtype_skip_layers") or ()
     speculative = flags.get("speculative_config")
     speculative = speculative if isinstance(speculative, Mapping) else {}
     if speculative.get("disable_padded_drafter_batch"):
         known.setdefault("async_scheduling", False)
-    skipped = flags.get("kv_cache_dtype_skip_layers") or ()
+    drafts = speculative.get("num_speculative_tokens") or flags.get("num_speculative_tokens") or 0
+    # One layer may be given without a list around it, as on a command line.
+    skipped = skipped if isinstance(skipped, list | tuple) else (skipped,)
     rule = rule_from_env(env or {})
     return EngineSettings(
         device=device,
-        num_speculative_tokens=int(
-            speculative.get("num_speculative_tokens") or flags.get("num_speculative_tokens") or 0
-        ),
+        num_speculative_tokens=drafts,
         speculative_method=str(speculative.get("method", "mtp")),
         kv_cache_dtype_skip_layers=tuple(str(layer) for layer in skipped),
         cpu_features=cpu_features,

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from harness.errors import ModelConfigError
 from harness.specs.blocks import FeedForward, feed_forward, layer_letters
-from harness.specs.fields import Fields
+from harness.specs.fields import Fields, readable
 from harness.specs.kv_dtype import element_bytes
 from harness.specs.layers import AttentionLayer, ConvState, MatrixState, RecurrentLayer
 from harness.specs.model import ModelSpec
@@ -133,6 +132,11 @@ def _notes(model: ModelSpec) -> tuple[str, ...]:
 
 def weight_terms(model: ModelSpec, settings: EngineSettings) -> Iterator[WeightTerm]:
     """All matrices of the model as one GPU holds them, all pipeline stages together."""
+    with readable(model.name):
+        yield from _terms(model, settings)
+
+
+def _terms(model: ModelSpec, settings: EngineSettings) -> Iterator[WeightTerm]:
     fields = Fields(model.config, model.name)
     tp = settings.tensor_parallel_size
     yield from _vocabulary(fields, tp)
@@ -142,7 +146,8 @@ def weight_terms(model: ModelSpec, settings: EngineSettings) -> Iterator[WeightT
     yield from _rotary(model, fields)
     vision = model.outer.get("vision_config")
     if isinstance(vision, Mapping):
-        yield WeightTerm("vision", None, _tower(vision, fields.hidden_size) / tp, used=0.0)
+        section = Fields(vision, f"vision_config of {model.name}")
+        yield WeightTerm("vision", None, _tower(section, fields.hidden_size) / tp, used=0.0)
 
 
 def _vocabulary(fields: Fields, tp: int) -> Iterator[WeightTerm]:
@@ -251,7 +256,7 @@ def _rotary(model: ModelSpec, fields: Fields) -> Iterator[WeightTerm]:
     length = fields.optional_integer("max_position_embeddings", "seq_length")
     if length is None or not _has_rotary(fields):
         return
-    share = float(fields.get("partial_rotary_factor", 1.0))
+    share = fields.number("partial_rotary_factor", 1.0)
     kinds = {
         (layer.head_dim, layer.kind if _LOCAL_BASE & fields.config.keys() else "")
         for layer in model.attention_layers
@@ -272,27 +277,22 @@ def _has_rotary(fields: Fields) -> bool:
     return fields.model_type not in _UNROTATED
 
 
-def _tower(vision: Mapping[str, Any], text_width: int) -> float:
+def _tower(vision: Fields, text_width: int) -> float:
     """A vision transformer: patches, layers, positions, and the projection to the text width."""
-    width = _number(vision, "hidden_size")
-    depth = _number(vision, "depth", "num_hidden_layers")
-    inner = _number(vision, "intermediate_size")
-    matrices = 3 if "gemma4" in str(vision.get("model_type", "")) else 2
+    width = vision.integer("hidden_size")
+    depth = vision.integer("depth", "num_hidden_layers")
+    inner = vision.integer("intermediate_size")
+    matrices = 3 if "gemma4" in vision.model_type else 2
     layers = depth * (4 * width * width + matrices * width * inner)
-    merged = width * int(vision.get("spatial_merge_size", 1)) ** 2
-    into = int(vision.get("out_hidden_size", text_width))
+    merge = vision.optional_integer("spatial_merge_size")
+    merged = width * (1 if merge is None else merge) ** 2
+    stated = vision.optional_integer("out_hidden_size")
+    into = text_width if stated is None else stated
     bridge = (merged * merged + merged * into) if merged != width else width * text_width
-    deep = len(vision.get("deepstack_visual_indexes", ()))
-    positions = int(vision.get("num_position_embeddings", 0)) * width
-    table = int(vision.get("position_embedding_size", 0)) * 2 * width
+    deep = len(vision.listed("deepstack_visual_indexes") or ())
+    positions = (vision.optional_integer("num_position_embeddings") or 0) * width
+    table = (vision.optional_integer("position_embedding_size") or 0) * 2 * width
     return layers + bridge * (1 + deep) + positions + table
-
-
-def _number(section: Mapping[str, Any], *keys: str) -> int:
-    for key in keys:
-        if isinstance(value := section.get(key), int):
-            return value
-    raise ModelConfigError(f"vision_config has none of {', '.join(keys)}")
 
 
 def repacked_bytes(footprint: WeightFootprint) -> Bytes:

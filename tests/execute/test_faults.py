@@ -120,3 +120,35 @@ def test_an_attached_server_is_its_own_business(tmp_path: Path) -> None:
     path.write_text(text.replace("MODEL", "some/model"))
     url = "http://127.0.0.1:9/v1"
     assert load_scenario(path, "cpu", attach=url, further=model_faults).attach == url
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize(
+    ("flags", "told", "legal"),
+    [
+        # The model has 9 query heads over 3 KV heads: 2 divides neither, 9 is 3 times the latter.
+        ("tensor_parallel_size: 2", "9 attention heads", ("1", "3", "9")),
+        ("pipeline_parallel_size: 500", "exceeds 30 layers", ("1 to 30",)),
+        (
+            "tensor_parallel_size: 9\n    decode_context_parallel_size: 2",
+            "must divide tensor_parallel_size 9",
+            ("1", "3", "9"),
+        ),
+        ("hf_overrides: {max_position_embeddings: 0}", "max_position_embeddings is 0", None),
+        ("hf_overrides: {num_hidden_layers: 1000000000}", "outside 1 to 100000", None),
+        (
+            "hf_overrides: {rope_scaling: {rope_type: linear, factor: abc}}",
+            "rope_scaling.factor is 'abc'",
+            ("a number above 0",),
+        ),
+    ],
+)
+def test_what_the_model_can_not_be_told_is_refused_with_line_and_legal_values(
+    tmp_path: Path, flags: str, told: str, legal: tuple[str, ...] | None
+) -> None:
+    error = refused(tmp_path, "    kv_cache_dtype: fp8", f"    {flags}")
+    assert told in error.what
+    name = flags.split("\n")[-1].strip().partition(":")[0]
+    line = 10 + flags.count("\n")
+    assert (error.where or "").endswith(f"demo.yaml:{line} (variants.fp8.{name})")
+    assert error.legal == legal or (legal is None and error.legal)
