@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.plausible import run_fault, scenario_fault, sound_requests
-from harness.record import CpuPeaks
+from harness.plausible import run_fault, scenario_fault, sound_requests, with_sound_pool
+from harness.record import CpuPeaks, GrantedKv, ServerFacts
 from tests import records
 
 TRIAL = records.bench(2, workloads=(records.EXERCISE,))[1][0]
@@ -31,6 +31,7 @@ def test_everything_that_we_write_ourselves_is_plausible() -> None:
         {"prompt_tokens": -1},
         {"output_tokens": 10**30},
         {"cached_prompt_tokens": -7},
+        {"prompt_tokens": 64, "cached_prompt_tokens": 65},
     ],
 )
 def test_a_request_that_contradicts_itself_is_left_out(changes: dict[str, Any]) -> None:
@@ -102,3 +103,27 @@ def test_a_stored_scenario_of_another_shape_is_damage_that_names_its_place(
     good = records.bench(1, workloads=(records.EXERCISE,))[0].scenario
     assert scenario_fault(good) is None
     assert scenario_fault({**good, **changes}) == fault
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"block_size": 0},
+        {"num_gpu_blocks": -5},
+        {"kv_cache_tokens": 1 << 60},
+        {"kv_cache_memory_bytes": 10**29},
+        {"max_concurrency": 0.0},
+        {"max_concurrency": 1e308},
+    ],
+)
+def test_what_no_pool_can_have_is_unknown_and_costs_no_run(changes: dict[str, Any]) -> None:
+    good = GrantedKv(128, 40, 5120, 2.5, 117_964_800, "auto", True)
+    run = replace(TRIAL.run, server=ServerFacts("http://h/v1", launched=False, granted=good))
+    assert with_sound_pool(run) is run
+    assert run.server is not None
+    told = replace(run, server=replace(run.server, granted=replace(good, **changes)))
+    assert run_fault(told) is None
+    server = with_sound_pool(told).server
+    assert server is not None
+    assert server.granted == replace(good, **dict.fromkeys(changes))
+    assert with_sound_pool(replace(run, server=None)).server is None

@@ -15,7 +15,7 @@ import pytest
 
 from harness import store
 from harness.errors import NotFound, StoreError
-from harness.record import EngineSample, ProcessSample, RequestRecord, Run
+from harness.record import EngineSample, ProcessSample, QualityAnswer, RequestRecord, Run
 from tests import records
 
 BENCH, TRIALS = records.bench()
@@ -292,3 +292,19 @@ def test_the_latest_run_by_name_is_the_latest_in_which_something_was_measured(
     (tmp_path / "y").mkdir()
     folders[2].rename(tmp_path / "y" / folders[2].name)
     assert store.find_run("y", tmp_path).name == folders[2].name
+
+
+def test_half_a_surrogate_pair_costs_no_record_wherever_it_stands(tmp_path: Path) -> None:
+    half, mark = "bad \ud800", "bad \ufffd"
+    with store.TrialFolder(tmp_path, started()) as folder:
+        folder.append_request(replace(request(0), error=half, text=half))
+        facts = replace(started().trial, server_flags={half: [half, 1, None]})
+        folder.seal(replace(started(), reason=half, trial=facts, status="sealed"))
+    trial = store.read_trial(folder.path)
+    assert (trial.requests[0].error, trial.requests[0].text) == (mark, mark)
+    assert trial.requests[0].chunk_times_s == (0.1, 0.2)
+    assert (trial.run.reason, trial.run.trial.server_flags) == (mark, {mark: [mark, 1, None]})
+    store.write_bench(tmp_path, replace(BENCH, command=(half,)))
+    assert store.read_manifest(tmp_path).command == (mark,)
+    store.answers_file(tmp_path, "a").append(QualityAnswer(0, error=half))
+    assert mark in (tmp_path / "quality" / "a" / store.ANSWERS_FILE).read_text()
