@@ -95,8 +95,9 @@ class Line:
 class BreakEven:
     """Where a variant becomes faster than the baseline.
 
-    ``from``: at ``context_tokens`` the lines cross. Below ``low_tokens`` the variant is shown to
-    be slower (None: nowhere), from ``high_tokens`` on it is shown to be faster (None: nowhere).
+    ``from``: at ``context_tokens`` the lines cross (None: the variant's is the lower one at every
+    context measured, though that is not shown at each). Below ``low_tokens`` the variant is shown
+    to be slower (None: nowhere), from ``high_tokens`` on to be faster (None: nowhere).
     ``always``: shown to be faster from the shortest measured context to the longest. ``never``:
     shown to be slower at the longest. ``not shown``: the lines do not cross, but at the longest
     context they can't be told apart. ``unclear``: no difference is shown anywhere.
@@ -236,7 +237,7 @@ def break_even(baseline: Line, variant: Line) -> BreakEven:
     kind = _kind(gap, slower, faster)
     low = high = cross = None
     if kind == "from":
-        cross = float(at[int(np.argmax(gap < 0))])
+        cross = float(at[int(np.argmax(gap < 0))]) if gap[0] >= 0 else None
         low = float(at[int(np.argmin(slower))]) if slower[0] else None
         high = float(at[int(np.argmax(faster))]) if faster.any() else None
     return BreakEven(variant.variant, baseline.variant, kind, cross, low, high, shortest, longest)

@@ -18,6 +18,7 @@ from harness.analysis.metrics import measured, phase
 from harness.analysis.results import TrialAnalysis
 from harness.analysis.series import series, total
 from harness.record import TrialRecord
+from harness.specs.eviction import VARIABLE
 from harness.specs.pool import blocks_in_use, usable_blocks
 from harness.theory.prefix import blocks_held, hit_tokens, requests_held, shared_blocks
 from harness.units import Tokens
@@ -33,6 +34,7 @@ class Sharing:
     repeat: int
     caching: bool
     prefix_tokens: Tokens
+    prompt_tokens: Tokens
     block_size: Tokens
     shared_blocks: int
     blocks_per_request: int
@@ -41,6 +43,11 @@ class Sharing:
     measured_blocks: int | None
     predicted_hit_tokens: Tokens
     measured_hit_tokens: Tokens | None
+
+    @property
+    def unshared_blocks(self) -> int:
+        """Blocks that as many requests would hold if each stored its own."""
+        return blocks_held(self.requests, self.blocks_per_request)
 
     @property
     def exact(self) -> bool | None:
@@ -66,6 +73,14 @@ def sharings(
     return tuple(sharing for sharing in made if sharing is not None)
 
 
+def other_settings(record: TrialRecord) -> str:
+    """What a server was started with but prefix caching, as a key."""
+    trial, server = record.run.trial, record.run.server
+    rule = server.env.get(VARIABLE) if server is not None else None
+    flags = {k: v for k, v in trial.server_flags.items() if k != "enable_prefix_caching"}
+    return repr((sorted(flags.items()), rule, trial.model, trial.stamp))
+
+
 def _sharing(trial: TrialAnalysis, record: TrialRecord) -> Sharing | None:
     size, blocks = trial.granted.block_size, trial.granted.num_blocks
     share = trial.summary.kv_usage_peak if trial.summary is not None else None
@@ -85,6 +100,7 @@ def _sharing(trial: TrialAnalysis, record: TrialRecord) -> Sharing | None:
         repeat=trial.repeat,
         caching=caching,
         prefix_tokens=prefix,
+        prompt_tokens=load["context_tokens"],
         block_size=size,
         shared_blocks=common,
         blocks_per_request=each,

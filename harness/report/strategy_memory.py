@@ -20,6 +20,7 @@ from harness.report.charts.strategy import (
 from harness.report.parts import Grid, Section
 from harness.report.places import places
 from harness.report.strategy_rows import blocks_text, pair_chart, throughput_text
+from harness.report.tables import ratio_text
 from harness.units import (
     DASH,
     format_bytes,
@@ -241,8 +242,33 @@ def _dtype_finding(analysis: Analysis, found: Sequence[breakeven.BreakEven]) -> 
     told = "; ".join(f"{each.variant}: {_break_text(each)}" for each in found)
     return (
         f"In the same bytes the pool holds, against {analysis.baseline}: {_ratios_text(analysis)}. "
-        f"Where decoding becomes faster: {told}."
+        f"{_longest_text(analysis, found)}By the lines fitted to all contexts, where decoding "
+        f"becomes faster: {told}."
     )
+
+
+def _longest_text(analysis: Analysis, found: Sequence[breakeven.BreakEven]) -> str:
+    """TPOT at the longest context of the sweep, where a difference is shown."""
+    loads = sorted(analysis.comparisons, key=lambda c: int(c.workload["context_tokens"]))
+    told = []
+    for each in found:
+        cells = [(load, load.cell("tpot_s.p50", each.variant)) for load in loads]
+        cell = cells[-1][1] if cells else None
+        if cell is None or cell.effect not in ("higher", "lower") or cell.verdict == "invalid":
+            continue
+        since = cells[-1][0]
+        for load, own in reversed(cells):
+            if own is None or own.effect != cell.effect:
+                break
+            since = load
+        side = "faster" if cell.improves else "slower"
+        start = format_count(since.workload["context_tokens"])
+        ratio = ratio_text(cell.ratio, cell.interval)
+        told.append(f"{each.variant} {ratio} (load by load {side} from {start} on)")
+    if not told:
+        return ""
+    length = format_count(loads[-1].workload["context_tokens"])
+    return f"TPOT p50 at {length} tokens: {', '.join(told)}. "
 
 
 def _ratios_text(analysis: Analysis) -> str:
@@ -267,6 +293,13 @@ def _break_text(each: breakeven.BreakEven) -> str:
     if each.kind == "not shown":
         return f"not shown up to {format_count(each.longest_tokens)} tokens"
     low = "no lower bound shown" if each.low_tokens is None else format_count(each.low_tokens)
+    if each.context_tokens is None:
+        shown = (
+            "not shown"
+            if each.high_tokens is None
+            else f"shown from {format_count(each.high_tokens)} on"
+        )
+        return f"at every context measured (from {format_count(each.shortest_tokens)} on), {shown}"
     high = "no upper bound shown" if each.high_tokens is None else format_count(each.high_tokens)
     return f"from {format_count(each.context_tokens)} tokens on [{low}, {high}]"
 
@@ -309,7 +342,8 @@ def _capacity_text(kv: KvComparison) -> str:
 
 def _state(analysis: Analysis, kv: KvComparison) -> str:
     if kv.variant in analysis.skipped:
-        return "skipped (see the trials); modelled"
+        modelled = "modelled" if kv.predicted is not None else "no theory"
+        return f"skipped (see the trials); {modelled}"
     if kv.agrees is None:
         return "measured"
     return "as predicted, to the block" if kv.agrees else "not as predicted"
@@ -503,13 +537,15 @@ def window_section(
         lead=(
             f"Per running request, of {format_count(found[0].length_tokens)} tokens: {told}"
             f"{against}. The cap {'holds' if held else 'does not hold everywhere'}."
+            f"{_untrained(records)}"
         ),
         grids=(_window_grid(analysis, found),),
         charts=(_window_chart(analysis, found),),
         measured=(
             (
                 "The largest number of blocks per running request over the samples of the load, "
-                "and the pool that the engine granted, under the same weights."
+                "and how many requests of max_model_len the engine says its pool takes, under the "
+                "same weights."
             ),
         ),
         not_covered=_window_limits(analysis),
@@ -539,8 +575,8 @@ def _window_grid(analysis: Analysis, found: Sequence[window.Capped]) -> Grid:
             "window",
             "cap per request",
             "measured per request",
-            "tokens predicted",
-            "tokens granted",
+            "requests predicted",
+            "requests granted",
             "capacity",
             "output throughput",
         ),
@@ -550,8 +586,8 @@ def _window_grid(analysis: Analysis, found: Sequence[window.Capped]) -> Grid:
                 format_count(each.window_tokens),
                 blocks_text(each.predicted_blocks, each.block_bytes),
                 f"{format_count(each.measured_blocks, 1)} blocks",
-                _tokens(pools, each.variant, predicted=True),
-                _tokens(pools, each.variant, predicted=False),
+                _fits(pools, each.variant, predicted=True),
+                _fits(pools, each.variant, predicted=False),
                 format_ratio(pools[each.variant].capacity_ratio),
                 throughput_text(analysis, each.variant),
             )
@@ -561,9 +597,17 @@ def _window_grid(analysis: Analysis, found: Sequence[window.Capped]) -> Grid:
     )
 
 
-def _tokens(pools: dict[str, KvComparison], variant: str, *, predicted: bool) -> str:
+def _fits(pools: dict[str, KvComparison], variant: str, *, predicted: bool) -> str:
+    """Requests of max_model_len: a window's tokens are more than the pool's bytes could store."""
     pool = pools[variant].predicted if predicted else pools[variant].granted
-    return format_count(pool.kv_cache_tokens if pool is not None else None)
+    return format_count(pool.max_concurrency if pool is not None else None, 2)
+
+
+def _untrained(records: Sequence[TrialRecord]) -> str:
+    """What the text says little of: a window that the weights were not made with."""
+    overrides = (record.run.trial.server_flags.get("hf_overrides") for record in records)
+    forced = any(isinstance(own, dict) and own.get("sliding_window") for own in overrides)
+    return " These weights were not trained with such a window." if forced else ""
 
 
 def _window_chart(analysis: Analysis, found: Sequence[window.Capped]) -> Chart:

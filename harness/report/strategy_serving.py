@@ -181,10 +181,8 @@ def prefix_section(
     shared = [each for each in found if each.caching and each.shared_blocks]
     if not shared:
         return None
-    first = shared[0]
-    apart = next(
-        (e for e in found if not e.caching and e.workload_label == first.workload_label), None
-    )
+    first, apart = _pair(found, shared, records)
+    settings = {prefix.other_settings(record) for record in records}
     return Section(
         anchor="prefix-sharing",
         title="A shared prefix is stored once",
@@ -196,7 +194,7 @@ def prefix_section(
             f"stores itself. {first.requests} requests of {first.blocks_per_request} blocks hold "
             f"{first.shared_blocks} + {first.requests} × "
             f"({first.blocks_per_request} − {first.shared_blocks}) = {first.predicted_blocks} "
-            f"blocks instead of {first.requests * first.blocks_per_request}. A prefix shorter than "
+            f"blocks instead of {first.unshared_blocks}. A prefix shorter than "
             "a block shares nothing: the copy-free floor."
         ),
         measured=(
@@ -209,21 +207,49 @@ def prefix_section(
         grids=(_prefix_grid(found),),
         charts=(_prefix_chart(analysis, found),),
         not_covered="Prefixes that are evicted between requests; several prefixes at once.",
-        opens=True,
+        # Where other settings are compared too, sharing is not what the run asks about.
+        opens=len(settings) == 1,
         keeps_points=True,
     )
+
+
+def _pair(
+    found: Sequence[prefix.Sharing],
+    shared: Sequence[prefix.Sharing],
+    records: Sequence[TrialRecord],
+) -> tuple[prefix.Sharing, prefix.Sharing | None]:
+    """A trial that shares, and one under the same load that differs in nothing but that."""
+    rest = {r.run.trial.trial_id: prefix.other_settings(r) for r in records}
+    for first in shared:
+        for other in found:
+            alike = rest[other.trial_id] == rest[first.trial_id]
+            if not other.caching and alike and other.workload_label == first.workload_label:
+                return first, other
+    return shared[0], None
 
 
 def _prefix_lead(
     found: Sequence[prefix.Sharing], first: prefix.Sharing, apart: prefix.Sharing | None
 ) -> str:
     exact = all(each.exact for each in found)
-    without = "" if apart is None else f" instead of {format_count(apart.measured_blocks)}"
     return (
-        f"{first.requests} requests with {format_count(first.prefix_tokens)} tokens in common hold "
-        f"{format_count(first.measured_blocks)} blocks{without}, and "
+        f"{first.requests} requests with {format_count(first.prefix_tokens)} of their "
+        f"{format_count(first.prompt_tokens)} prompt tokens in common hold "
+        f"{format_count(first.measured_blocks)} blocks{_instead(first, apart)}, and "
         f"{format_count(first.measured_hit_tokens)} prompt tokens were not computed again; "
         f"{'every figure is' if exact else 'not every figure is'} as predicted, to the block."
+    )
+
+
+def _instead(first: prefix.Sharing, apart: prefix.Sharing | None) -> str:
+    """What as many requests hold without sharing: as measured, if the pool took them all."""
+    if apart is None or apart.measured_blocks is None:
+        return f" instead of {format_count(first.unshared_blocks)} by theory"
+    if apart.requests == first.requests:
+        return f" instead of {format_count(apart.measured_blocks)}"
+    return (
+        f" instead of {format_count(first.unshared_blocks)} by theory ({apart.variant}'s pool took "
+        f"{format_count(apart.requests)} at once, in {format_count(apart.measured_blocks)} blocks)"
     )
 
 

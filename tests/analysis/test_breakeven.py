@@ -101,11 +101,12 @@ def test_points_are_taken_in_the_middle_of_the_decode() -> None:
     assert decode_points([made]) == ((505.5, pytest.approx(0.02)),)
 
 
-def test_a_crossing_below_the_shortest_context_has_no_lower_end() -> None:
-    # Equal at 0.6 ms / 1 µs = 600 tokens, and shown to be faster only further on.
+def test_lines_that_cross_below_the_shortest_context_do_not_cross_where_it_was_measured() -> None:
+    # Equal at 0.6 ms / 1 µs = 600 tokens, and shown to be faster only further on than 1,000.
     found = break_even(line("fp16", 2e-6, 0.010, 5e-4), line("fp8", 1e-6, 0.0106, 5e-4))
     assert found.kind == "from"
-    assert found.context_tokens == 1000
+    assert found.context_tokens is None
+    assert found.shortest_tokens == 1000
     assert found.low_tokens is None
     assert found.high_tokens is not None
     assert found.high_tokens > 1000

@@ -25,9 +25,11 @@ ROOT = Path(__file__).resolve().parents[2]
 MIX = {"context_median": 100, "output_median": None, "sigma": 1.0}
 
 
-def only(*records: TrialRecord, **scenario: Any) -> Section:
+def only(*records: TrialRecord, anchor: str | None = None, **scenario: Any) -> Section:
+    """The one section of these records, or the one of this anchor."""
     bench, analysis = analysed(*records, **scenario)
-    (found,) = sections(bench, records, analysis)
+    made = sections(bench, records, analysis)
+    (found,) = [each for each in made if anchor in (None, each.anchor)]
     return found
 
 
@@ -88,6 +90,7 @@ def decoding(variant: str, dtype: str, slope_s: float) -> list[TrialRecord]:
 def test_dtypes_tell_where_decoding_becomes_faster(slope_s: float, words: str) -> None:
     found = only(*decoding("fp16", "auto", 2e-6), *decoding("fp8", "fp8", slope_s))
     assert found.anchor == "kv-dtypes"
+    assert "TPOT p50 at" not in found.lead
     assert f"fp8: {words}" in found.lead
     assert any(words in row[-1] for row in found.grids[1].rows)
 
@@ -194,11 +197,44 @@ def test_a_shared_prefix_is_told_in_blocks_and_not_exact_where_it_is_not() -> No
     apart = sharing("apart", caching=False, blocks=360, hits=0.0)
     once = sharing("once", caching=True, blocks=87, hits=35840.0)
     found = only(apart, once)
-    assert "hold 87 blocks instead of 360" in found.lead
+    assert "with 1,000 of their 1,025 prompt tokens in common hold 87 blocks instead of 360" in (
+        found.lead
+    )
+    assert found.opens
     assert "every figure is as predicted" in found.lead
     assert "7 + 40 × (9 − 7) = 87 blocks instead of 360" in found.theory
     off = only(apart, sharing("once", caching=True, blocks=88, hits=35840.0))
     assert "not every figure is as predicted" in off.lead
+
+
+def small(made: TrialRecord, dtype: str = "auto") -> TrialRecord:
+    """The same with a pool of 64 blocks, of which 63 can be used."""
+    server = made.run.server
+    assert server is not None
+    granted = replace(server.granted, num_gpu_blocks=64, kv_cache_tokens=64 * 128)
+    trial = replace(
+        made.run.trial, server_flags={**made.run.trial.server_flags, "kv_cache_dtype": dtype}
+    )
+    return replace(
+        made, run=replace(made.run, trial=trial, server=replace(server, granted=granted))
+    )
+
+
+def test_requests_that_did_not_fit_without_sharing_are_counted_by_theory_all_the_same() -> None:
+    # 63 // 9 = 7 requests fit apart, in 63 blocks; shared (63 − 7) // (9 − 7) = 28 of the 40,
+    # in 7 + 28 · 2 = 63: each on its own, those 28 would hold 28 · 9 = 252.
+    apart = small(sharing("apart", caching=False, blocks=360, hits=0.0))
+    once = small(sharing("once", caching=True, blocks=360, hits=35840.0))
+    found = only(apart, once)
+    assert "28 requests" in found.lead
+    assert "instead of 252 by theory (apart's pool took 7 at once, in " in found.lead
+    # A variant that differs in its dtype as well is no partner, and sharing not the question.
+    other = small(sharing("fp8", caching=False, blocks=360, hits=0.0), "fp8")
+    mixed_run = only(other, apart, once, anchor="prefix-sharing")
+    assert "apart's pool took" in mixed_run.lead
+    assert not mixed_run.opens
+    unpaired = only(other, once, anchor="prefix-sharing")
+    assert "instead of 252 by theory, and" in unpaired.lead
 
 
 def returning(variant: str, waits: tuple[float, float]) -> TrialRecord:
@@ -323,3 +359,16 @@ def test_a_page_with_a_section_is_whole(tmp_path: Path, trials: list[TrialRecord
     assert len(ids) == len(set(ids))
     assert {a["href"] for a in page.all("a")} >= {f"#{found.anchor}"}
     assert not re.search(r"\bnan\b|\binf\b|None", found.lead + found.theory)
+
+
+def test_a_sweep_tells_what_its_longest_context_shows_and_from_where_on() -> None:
+    def launched(made: TrialRecord, repeat: int) -> TrialRecord:
+        facts = replace(
+            made.run.trial, repeat=repeat, trial_id=f"{made.run.trial.trial_id}-{repeat}"
+        )
+        return replace(made, run=replace(made.run, trial=facts))
+
+    lines = [*decoding("fp16", "auto", 2e-5), *decoding("fp8", "fp8", 1e-5)]
+    found = only(*(launched(made, repeat) for made in lines for repeat in range(3)))
+    # At 1,024 tokens 10 + 10.24 ms against 10 + 20.48 ms: 20.24 / 30.48 = 0.66.
+    assert "TPOT p50 at 1,024 tokens: fp8 0.66× (load by load faster from 256 on). " in found.lead
