@@ -27,14 +27,17 @@ from harness.units import Seconds, Tokens
 
 #: A server that sends a whole long answer as one event stays below; what is larger never ends.
 MAX_EVENT_BYTES = 4 << 20
+#: What an answer may take in all: its tokens' events, each with a long model name, and some more.
+_BYTES_PER_TOKEN = 8 << 10
+_SPARE_BYTES = 16 << 20
 #: Enough for a server's error with its cause, and for every finish reason there is.
 _MAX_ERROR_CHARS = 2000
 _MAX_REASON_CHARS = 100
 _QUOTED_CHARS = 200
 
 
-class EventTooLarge(ValueError):
-    """An event has grown past what any token needs; the rest of the stream is not worth reading."""
+class EndlessStream(ValueError):
+    """More has come than the tokens that were asked for can need; the rest is not worth reading."""
 
 
 class EventSplitter:
@@ -50,7 +53,7 @@ class EventSplitter:
         """Return the payloads of the events that these bytes complete.
 
         Raises:
-            EventTooLarge: what has come of one event is more than ``MAX_EVENT_BYTES``.
+            EndlessStream: what has come of one event is more than ``MAX_EVENT_BYTES``.
         """
         if self._after_cr or b"\r" in data:
             data = self._normalized(data)
@@ -76,7 +79,7 @@ class EventSplitter:
 
     def _limit(self) -> None:
         if len(self._tail) > MAX_EVENT_BYTES:
-            raise EventTooLarge(f"an event larger than {MAX_EVENT_BYTES >> 20} MiB")
+            raise EndlessStream(f"an event larger than {MAX_EVENT_BYTES >> 20} MiB")
 
     def _normalized(self, data: bytes) -> bytes:
         """Turn CR LF and lone CR into LF; the two may be split between reads."""
@@ -138,6 +141,7 @@ class Answer:
 
     __slots__ = (
         "_api_key",
+        "_bytes_left",
         "_cached_tokens",
         "_splitter",
         "_texts",
@@ -150,8 +154,9 @@ class Answer:
         "prompt_tokens",
     )
 
-    def __init__(self, api_key: str | None = None) -> None:
+    def __init__(self, api_key: str | None = None, planned_tokens: Tokens = 0) -> None:
         self._api_key = api_key
+        self._bytes_left = _SPARE_BYTES + _BYTES_PER_TOKEN * planned_tokens
         self._splitter = EventSplitter()
         self._texts: list[str] = []
         self.chunk_times_s: list[Seconds] = []
@@ -167,8 +172,11 @@ class Answer:
         """Take in bytes that arrived at ``t_s``.
 
         Raises:
-            EventTooLarge: an event has no end; the stream should be left.
+            EndlessStream: an event or the answer has no end; the stream should be left.
         """
+        self._bytes_left -= len(data)
+        if self._bytes_left < 0:
+            raise EndlessStream("more bytes than the tokens that were asked for can take")
         for payload in self._splitter.feed(data):
             if payload == b"[DONE]":
                 self.done = True

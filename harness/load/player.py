@@ -156,7 +156,8 @@ class Player:
         async with self._turnstile:
             await asyncio.sleep(0)
         begun_s = self._clock.now()
-        sending, answer = Sending(), Answer(self._target.api_key)
+        sending = Sending()
+        answer = Answer(self._target.api_key, request.output_tokens)
         self._answers[request.index] = answer
         error: str | None = None
         try:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from harness.clock import Clock
-from harness.load.events import Answer, EventTooLarge, cut, whole
+from harness.load.events import Answer, EndlessStream, cut, whole
 from harness.load.target import Target, hide
 from harness.record import PlannedRequest
 from harness.units import Seconds
@@ -268,7 +268,7 @@ class Wire:
                 async with asyncio.timeout(_DRAIN_S):
                     while await content.readany():
                         pass
-        except EventTooLarge as fault:
+        except EndlessStream as fault:
             raise RequestFailed(f"the stream was left: {fault}") from fault
         except (aiohttp.ClientError, OSError) as fault:
             raise RequestFailed(self._clean(_describe(fault))) from fault

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from harness import store
-from harness.load.events import MAX_EVENT_BYTES, Answer, EventSplitter, EventTooLarge
+from harness.load.events import MAX_EVENT_BYTES, Answer, EndlessStream, EventSplitter
 from harness.load.target import hide
 from harness.record import RequestRecord
 from tests.load.playing import planned, play_against
@@ -139,7 +139,7 @@ def test_an_event_without_end_is_left_at_its_limit() -> None:
     splitter = EventSplitter()
     whole = b"data: " + b"x" * (MAX_EVENT_BYTES - 6)
     assert splitter.feed(whole) == []
-    with pytest.raises(EventTooLarge, match="an event larger than 4 MiB"):
+    with pytest.raises(EndlessStream, match="an event larger than 4 MiB"):
         splitter.feed(b"x")
     # What ends within the limit is taken, and so is all that comes with it.
     splitter = EventSplitter()
@@ -171,6 +171,24 @@ def test_a_stream_that_is_one_event_without_end_is_an_error_of_its_request() -> 
     record = asked([*stream(token("a")), *[b"x" * (1 << 20)] * 6])
     assert record.error == "the stream was left: an event larger than 4 MiB"
     assert (record.text, len(record.chunk_times_s)) == ("a", 1)
+
+
+def test_an_answer_that_goes_on_and_on_is_left() -> None:
+    # 1 MiB of events at a time; 16 MiB are spare, and 8 tokens may take 64 KiB.
+    tokens = (b"data: " + token("a") + b"\n\n") * ((1 << 20) // 60)
+    sent = []
+
+    def flood(_: str) -> Iterator[bytes]:
+        yield stream()[0]
+        for _ in range(400):
+            yield tokens
+            sent.append(1)
+
+    with hostile_server(flood) as url:
+        (record,) = play_against(url, planned(1)).records
+    assert "more bytes than the tokens" in str(record.error)
+    assert len(record.chunk_times_s) > 1000
+    assert len(sent) < 50
 
 
 def test_the_body_of_an_error_status_is_not_read_to_its_end() -> None:
