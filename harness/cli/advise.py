@@ -14,22 +14,27 @@ import typer
 
 from harness.engines import models
 from harness.errors import InputError, NotFound
-from harness.specs.gpu import GpuSpec, gpu_spec
+from harness.specs.gpu import GIVEN, GpuSpec, gpu_spec
 from harness.specs.model import ModelSpec, model_spec
-from harness.theory.advice import Advice, Case, Option
+from harness.theory.advice import WHOLE_LENGTH, Advice, Case, Option
 from harness.theory.advice import advise as weigh
 from harness.theory.budget import DEFAULT_UTILIZATION, Budget
 from harness.theory.settings import EngineSettings, default_max_num_batched_tokens
 from harness.units import (
     DASH,
+    GIB,
     format_bytes,
     format_count,
+    format_duration,
     format_percent,
+    format_rate,
     format_ratio,
     parse_tokens,
 )
 
 STAMP = "modelled"
+#: A tebibyte: larger than any card.
+_MOST_GIB = 1024.0
 SAYS = "theory alone: every figure is modelled, nothing was measured; `kvbench bench` measures"
 
 
@@ -41,6 +46,9 @@ def advise(
     output_tokens: Annotated[str, typer.Option(help="Tokens of one answer.")] = "256",
     shared_prefix: Annotated[
         str | None, typer.Option(help="Tokens that all prompts begin with, such as 1000.")
+    ] = None,
+    memory_gib: Annotated[
+        float | None, typer.Option(help="Total memory of one such GPU, as your driver reports it.")
     ] = None,
     tp: Annotated[int, typer.Option(min=1, help="tensor_parallel_size")] = 1,
     gpu_memory_utilization: Annotated[float, typer.Option()] = DEFAULT_UTILIZATION,
@@ -56,7 +64,7 @@ def advise(
     """Weigh the KV-cache strategies for your case, from theory alone."""
     if not 0 < gpu_memory_utilization <= 1:
         raise InputError(f"gpu_memory_utilization {gpu_memory_utilization} is not in (0, 1]")
-    card = gpu_spec(gpu)
+    card = _card(gpu, memory_gib)
     case = Case(
         context_tokens=_tokens(context),
         concurrency=concurrency,
@@ -69,6 +77,15 @@ def advise(
         typer.echo(json.dumps({"model": model, "stamp": STAMP, "says": SAYS, **asdict(advice)}))
     else:
         typer.echo(_text(model, advice))
+
+
+def _card(name: str, memory_gib: float | None) -> GpuSpec:
+    card = gpu_spec(name)
+    if memory_gib is None:
+        return card
+    if not 0 < memory_gib <= _MOST_GIB:
+        raise InputError(f"--memory-gib {memory_gib} is no size of a memory")
+    return replace(card, memory_bytes=int(memory_gib * GIB), memory_source=GIVEN)
 
 
 def _tokens(text: str) -> int:
@@ -100,10 +117,16 @@ def _text(model: str, advice: Advice) -> str:
     requests, length = format_count(case.concurrency), format_count(case.context_tokens)
     wanted = f"{requests} requests of {length} tokens{prefix}"
     terms = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in budget.terms)
-    lines = [f"{model} on {advice.gpu}: {wanted}", f"  ({SAYS})", f"{_pool(budget)}: {terms}", ""]
-    width = max(len(option.strategy) for option in advice.options)
-    lines += [_head(width), *(_line(option, width) for option in advice.options), ""]
-    lines += [f"recommended: {advice.recommended or DASH}", f"  {advice.why}", _FOOT]
+    card = advice.gpu if advice.gpus == 1 else f"{format_count(advice.gpus)} × {advice.gpu}"
+    lines = [f"{model} on {card}: {wanted}", f"  ({SAYS})", f"{_pool(budget)}: {terms}"]
+    lines += [*(f"  {note}" for note in advice.notes), ""]
+    # Nobody can choose what paging replaced: it stays in the JSON.
+    options = [option for option in advice.options if option.strategy != WHOLE_LENGTH]
+    weighed = [option for option in options if option.reason is None]
+    width = max(len(option.strategy) for option in weighed)
+    lines += [_head(width), *(_line(option, width) for option in weighed)]
+    lines += [f"no figures: {o.strategy}: {o.reason}" for o in options if o.reason is not None]
+    lines += ["", f"recommended: {advice.recommended or DASH}", f"  {advice.why}", _FOOT]
     return "\n".join(lines)
 
 
@@ -119,27 +142,30 @@ def _pool(budget: Budget) -> str:
 
 
 def _head(width: int) -> str:
-    columns = f"{'memory':>8} {'capacity':>8} {'fit':>7} {'decoding':>9} {'TTFT':>7}  effort"
-    return f"{'strategy':{width}} {columns}"
+    columns = (
+        f"{'memory':>8} {'capacity':>8} {'fit':>7} {'decoding at most':>22} {'TTFT at least':>17}"
+    )
+    return f"{'strategy':{width}} {columns}  effort"
 
 
 _FOOT = (
-    "Ratios are to the first line (memory: higher saves more); decoding is the roofline's upper "
-    "bound with the requests that fit, TTFT its lower bound for a prompt alone.\n"
-    "C11 to C14 are claims of the textbook chapter that kvbench tests (docs/chapter.md): `kvbench "
-    "bench` measures what they cost here."
+    "Ratios are to the first line (memory: higher saves more). Decoding is the roofline's upper "
+    "bound, all cards together, with the requests that fit (at most those asked for); TTFT is its "
+    "lower bound for a prompt alone. `kvbench bench` measures them, and what a strategy costs in "
+    "answers."
 )
 
 
 def _line(option: Option, width: int) -> str:
+    rate = format_rate(option.throughput_tokens_per_s, "tok/s", 0)
     figures = (
         f"{option.strategy:{width}} {format_ratio(option.memory_ratio):>8} "
         f"{format_ratio(option.capacity_ratio):>8} {format_count(option.concurrency, 1):>7} "
-        f"{format_ratio(option.throughput_ratio):>9} {format_ratio(option.ttft_ratio):>7}"
+        f"{rate:>13} {format_ratio(option.throughput_ratio):>8} "
+        f"{format_duration(option.ttft_s):>9} {format_ratio(option.ttft_ratio):>7}"
     )
     fits = ", fits" if option.fits else ""
-    reason = f"; {option.reason}" if option.reason is not None else ""
     return (
         f"{figures}  {option.effort}: {option.change}\n"
-        f"    {STAMP}{fits}; quality loss: {option.quality_loss}{reason}"
+        f"    {STAMP}{fits}; quality loss: {option.quality_loss}"
     )

@@ -171,8 +171,14 @@ _ALIASES = {
 }
 
 
+#: What ``memory_source`` says where a user stated the memory.
+GIVEN = "as given"
+
+
 def memory_note(spec: GpuSpec) -> str:
     """What the card's memory rests on, and what to do where another figure is known."""
+    if spec.memory_source == GIVEN:
+        return f"memory of one {spec.name}: {format_bytes(spec.memory_bytes)}, as given"
     rests = "the size on its label; drivers report up to 6 % less"
     if spec.memory_source is not None:
         rests = f"what {spec.memory_source} prints; CUDA sees up to 1 GiB less"

@@ -3,12 +3,14 @@
 Method: each strategy is a change of the server's settings; what fits is counted as the engine
 plans it (``capacity``) in the bytes that the card leaves (``budget``); decoding is bounded by the
 roofline at the requests that fit, at most those asked for, all at their full length, and TTFT by
-that of a prompt alone. Where no flag makes them fit on the cards that were named, more cards (up
-to eight times as many, with and without FP8) and two strategies at once are weighed too.
-Recommended is the least effort under which all requests fit: flags, then more cards, then another
-model, then a plugin. Every figure is modelled; none was measured.
+that of a prompt alone. Where the cache in the model's own dtype does not hold them, more cards (up
+to eight times as many) are weighed until it does, with FP8 beside it; two strategies at once where
+no flag is enough. Recommended is the least effort under which all requests fit: flags, then more
+cards, then another model, then a plugin; what costs more quality than FP8 (INT4) is told and never
+recommended unmeasured. What the engine or the plugin would refuse has no figures, but a reason.
+Every figure is modelled; none was measured.
 
-Not covered: answer quality (told as the chapter claims it, C11 to C14), queueing, communication
+Not covered: answer quality (what a strategy gives up is told in words), queueing, communication
 between cards, and offloading's speed, which depends on the host's link: measure them
 (``kvbench bench``).
 """
@@ -17,11 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Literal
 
 from harness.errors import InputError
 from harness.specs.eviction import EvictionRule
-from harness.specs.gpu import GpuSpec
+from harness.specs.gpu import GpuSpec, memory_note
 from harness.specs.model import ModelSpec
 from harness.specs.pool import usable_blocks
 from harness.theory.budget import DEFAULT_UTILIZATION, Budget, plan_budget
@@ -29,6 +32,7 @@ from harness.theory.capacity import KvCapacity, predict_capacity
 from harness.theory.prefix import shared_blocks
 from harness.theory.roofline import ceilings_of, decode_work, prefill_work
 from harness.theory.settings import EngineSettings
+from harness.theory.unserved import eviction_unserved, kv_dtype_unserved, window_pointless
 from harness.units import Seconds, Tokens, format_bytes, format_count
 
 Effort = Literal["none", "flags", "more GPUs", "model change", "plugin"]
@@ -38,6 +42,9 @@ _SINKS: Tokens = 16
 #: The chapter's saving by eviction is 2–4×; the stronger end is modelled.
 _EVICTED_TO = 4
 _MISTRAL_WINDOW: Tokens = 4096
+#: What paging is compared with; nothing that a server of today could be told.
+WHOLE_LENGTH = "whole-length reservations (no paging)"
+_UNSHARED = " --no-enable-prefix-caching"
 #: How many times as many cards are tried; a server's tensor parallelism seldom goes beyond eight.
 _MORE_CARDS = (2, 4, 8)
 
@@ -80,7 +87,10 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """All options of a case; ``recommended`` is None where none of them fits."""
+    """All options of a case on ``gpus`` cards; ``recommended`` is None where none will do.
+
+    ``notes`` tell what the budget rests on.
+    """
 
     case: Case
     gpu: str
@@ -88,6 +98,8 @@ class Advice:
     options: tuple[Option, ...]
     recommended: str | None
     why: str
+    gpus: int
+    notes: tuple[str, ...]
 
 
 def advise(
@@ -106,14 +118,25 @@ def advise(
     """
     _check(model, case)
     settings = replace(settings, max_model_len=settings.max_model_len or case.context_tokens)
-    served = _Served(model, settings, gpu, case, utilization)
+    served = _serve(model, settings, gpu, case, utilization)
     budget = served.budget
-    options = [_option(strategy, served) for strategy in (_PLAIN, *_strategies(case))]
-    if not any(option.fits and option.effort in _EASY for option in options):
-        options += [*_on_more_cards(served), *(_option(two, served) for two in _joined(case))]
+    options = [_option(strategy, served) for strategy in _strategies(case)]
+    if not any(option.fits and option.effort == "none" for option in options):
+        options += _on_more_cards(served)
+    if not any(option.fits and option.effort in _EASY and _advisable(option) for option in options):
+        joined = (_option(two, served) for two in _joined(case))
+        options += [option for option in joined if option.reason is None]
     told = tuple(_against(option, options[0]) for option in options)
     recommended, why = _recommend(told, budget, case)
-    return Advice(case, gpu.name, budget, told, recommended, why)
+    cards, notes = settings.tensor_parallel_size, (memory_note(gpu), *_estimated(budget))
+    return Advice(case, gpu.name, budget, told, recommended, why, cards, notes)
+
+
+def _estimated(budget: Budget) -> Iterator[str]:
+    """The weights' assumption where they are no plain count."""
+    weights = budget.terms[0]
+    if "estimate" in weights.assumption or "×" in weights.assumption:
+        yield f"weights {format_bytes(weights.bytes)}: {weights.assumption}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +147,25 @@ class _Served:
     settings: EngineSettings
     gpu: GpuSpec
     case: Case
-    utilization: float
-
-    @property
-    def budget(self) -> Budget:
-        return plan_budget(
-            self.model, self.settings, self.gpu.memory_bytes, utilization=self.utilization
-        )
+    budget: Budget
 
     def on_cards(self, times: int) -> _Served:
         cards = self.settings.tensor_parallel_size * times
-        return replace(self, settings=replace(self.settings, tensor_parallel_size=cards))
+        settings = replace(self.settings, tensor_parallel_size=cards)
+        return _serve(self.model, settings, self.gpu, self.case, self.budget.utilization)
+
+
+def _serve(
+    model: ModelSpec, settings: EngineSettings, gpu: GpuSpec, case: Case, utilization: float
+) -> _Served:
+    budget = plan_budget(
+        model,
+        settings,
+        gpu.memory_bytes,
+        utilization=utilization,
+        context_tokens=case.context_tokens,
+    )
+    return _Served(model, settings, gpu, case, budget)
 
 
 def _check(model: ModelSpec, case: Case) -> None:
@@ -168,22 +199,51 @@ class _Strategy:
 
 
 _PLAIN = _Strategy("paging, model's own dtype", "none", "vLLM's default", "none")
-
-
 _FP8 = _Strategy(
     "FP8 KV cache",
     "flags",
     "--kv-cache-dtype fp8",
-    "said to be minimal (C11); it can break answers, measure it",
+    "usually small; without calibrated scales it can break answers: measure it",
     kv_cache_dtype="fp8",
+)
+_INT4 = _Strategy(
+    "INT4 KV cache, scales per token and head",
+    "flags",
+    "--kv-cache-dtype int4_per_token_head",
+    "more than with FP8: not recommended before it is measured",
+    kv_cache_dtype="int4_per_token_head",
 )
 _WINDOW = _Strategy(
     f"sliding window of {_MISTRAL_WINDOW:,}",
     "model change",
     "a model that was trained with one",
-    "moderate over a long range (C13)",
+    "what lies behind the window is not seen",
     eviction=EvictionRule(0, _MISTRAL_WINDOW),
 )
+_OFFLOADED = _Strategy(
+    "CPU offloading",
+    "flags",
+    "--kv-offloading-size GIB",
+    "none; it adds latency",
+    how="offloaded",
+)
+_RESERVED = _Strategy(
+    WHOLE_LENGTH,
+    "none",
+    "what paging replaced; not offered by vLLM",
+    "none",
+    how="reserved",
+)
+
+
+def _shared(case: Case) -> _Strategy:
+    return _Strategy(
+        f"sharing a prefix of {case.shared_prefix_tokens:,} tokens",
+        "none",
+        "prefix caching, vLLM's default",
+        "none",
+        how="shared",
+    )
 
 
 def _eviction(case: Case) -> _Strategy:
@@ -193,86 +253,84 @@ def _eviction(case: Case) -> _Strategy:
         f"token eviction, {_SINKS} sinks and the last {kept:,}",
         "plugin",
         f"KVBENCH_EVICTION={rule}",
-        "depends on the policy; what is evicted is lost (C12)",
+        "what is evicted is lost; how much that costs depends on the text",
         eviction=rule,
+    )
+
+
+def _with_fp8(strategy: _Strategy) -> _Strategy:
+    lossless = strategy.quality_loss == "none"
+    also = "" if strategy.effort == "none" else f", {strategy.change}"
+    return replace(
+        strategy,
+        name=f"FP8 and {strategy.name}",
+        effort="flags" if strategy.effort == "none" else strategy.effort,
+        change=f"{_FP8.change}{also}",
+        quality_loss=_FP8.quality_loss
+        if lossless
+        else f"that of FP8, and: {strategy.quality_loss}",
+        kv_cache_dtype=_FP8.kv_cache_dtype,
     )
 
 
 def _joined(case: Case) -> Iterator[_Strategy]:
     """FP8 on top of what keeps fewer tokens."""
-    for fewer in (_WINDOW, _eviction(case)):
-        yield replace(
-            fewer,
-            name=f"FP8 and {fewer.name}",
-            change=f"{_FP8.change}, {fewer.change}",
-            quality_loss=f"that of FP8, and: {fewer.quality_loss}",
-            kv_cache_dtype=_FP8.kv_cache_dtype,
-        )
+    yield from map(_with_fp8, (_WINDOW, _eviction(case)))
 
 
-def _strategies(case: Case) -> tuple[_Strategy, ...]:
-    shared = (
-        _Strategy(
-            f"sharing a prefix of {case.shared_prefix_tokens:,} tokens",
-            "flags",
-            "enable_prefix_caching (vLLM's default)",
-            "none",
-            how="shared",
-        ),
-    )
-    return (
-        *(shared if case.shared_prefix_tokens else ()),
-        _FP8,
-        _Strategy(
-            "INT4 KV cache, scales per token and head",
-            "flags",
-            "--kv-cache-dtype int4_per_token_head",
-            "more than with FP8; measure it",
-            kv_cache_dtype="int4_per_token_head",
-        ),
-        _WINDOW,
-        _eviction(case),
-        _Strategy(
-            "CPU offloading",
-            "flags",
-            "--kv-offloading-size GIB",
-            "none; it adds latency (C14)",
-            how="offloaded",
-        ),
-        _Strategy(
-            "whole-length reservations (no paging)",
-            "none",
-            "what paging replaced",
-            "none",
-            how="reserved",
-        ),
-    )
+def _strategies(case: Case) -> Iterator[_Strategy]:
+    if case.shared_prefix_tokens:
+        shared = _shared(case)
+        yield replace(_PLAIN, effort="flags", change=_UNSHARED.strip())
+        yield from (shared, _with_fp8(shared), replace(_FP8, change=f"{_FP8.change}{_UNSHARED}"))
+        yield replace(_INT4, change=f"{_INT4.change}{_UNSHARED}")
+    else:
+        yield from (_PLAIN, _FP8, _INT4)
+    yield from (_WINDOW, _eviction(case), _OFFLOADED, _RESERVED)
 
 
 def _on_more_cards(served: _Served) -> Iterator[Option]:
-    """The model's own dtype and FP8 on twice, four and eight times the cards, until one fits."""
+    """The model's own dtype on twice, four and eight times the cards until it fits, FP8 beside."""
+    packed_fits = False
     for times in _MORE_CARDS:
-        wider = served.on_cards(times)
-        cards = wider.settings.tensor_parallel_size
         try:
-            options = [_option(_over(cards, strategy), wider) for strategy in (_PLAIN, _FP8)]
+            wider = served.on_cards(times)
+            lossless, packed = (_option(way, wider) for way in _over(wider))
         except InputError:
             # More cards than the model's heads can be split over.
             return
-        if any(option.reason is not None for option in options):
+        if lossless.reason is not None:
             return
-        yield from options
-        if any(option.fits for option in options):
+        yield lossless
+        if not packed_fits:
+            yield packed
+        packed_fits = packed_fits or bool(packed.fits)
+        if lossless.fits:
             return
 
 
-def _over(cards: int, strategy: _Strategy) -> _Strategy:
-    flag = f"--tensor-parallel-size {cards}"
-    if strategy is _PLAIN:
-        name, change = "model's own dtype", flag
-    else:
-        name, change = strategy.name, f"{flag} {strategy.change}"
-    return replace(strategy, name=f"{cards} GPUs, {name}", effort="more GPUs", change=change)
+def _over(wider: _Served) -> tuple[_Strategy, _Strategy]:
+    """Without and with FP8, on more cards; a shared prefix is shared there as it is by default."""
+    cards, case = wider.settings.tensor_parallel_size, wider.case
+    flag, shared = f"--tensor-parallel-size {cards}", ""
+    plain, packed = _PLAIN, _FP8
+    if case.shared_prefix_tokens:
+        plain, shared = _shared(case), ", prefix shared"
+        packed = _with_fp8(plain)
+    return (
+        replace(
+            plain,
+            name=f"{cards} GPUs, model's own dtype{shared}",
+            effort="more GPUs",
+            change=flag,
+        ),
+        replace(
+            packed,
+            name=f"{cards} GPUs, {_FP8.name}{shared}",
+            effort="more GPUs",
+            change=f"{flag} {_FP8.change}",
+        ),
+    )
 
 
 def _option(strategy: _Strategy, served: _Served) -> Option:
@@ -285,14 +343,13 @@ def _option(strategy: _Strategy, served: _Served) -> Option:
         strategy.quality_loss,
         gpus=settings.tensor_parallel_size,
     )
-    if strategy.how == "offloaded":
-        reason = "the running requests must fit the pool all the same; only waiting ones move out"
-        return replace(bare, reason=reason)
     changed = replace(
         settings,
         kv_cache_dtype=strategy.kv_cache_dtype or settings.kv_cache_dtype,
         eviction=strategy.eviction or settings.eviction,
     )
+    if (why := _unserved(strategy, model, changed)) is not None:
+        return replace(bare, reason=why)
     try:
         capacity = predict_capacity(model, changed, pool)
         fitting = _fitting(strategy, capacity, case)
@@ -306,6 +363,17 @@ def _option(strategy: _Strategy, served: _Served) -> Option:
         )
     except InputError as error:
         return replace(bare, reason=error.what)
+
+
+def _unserved(strategy: _Strategy, model: ModelSpec, changed: EngineSettings) -> str | None:
+    """Why a strategy has no figures: nothing to count, or nobody that would serve it."""
+    if strategy.how == "offloaded":
+        return "the running requests must fit the pool all the same; only waiting ones move out"
+    if strategy.effort == "plugin":
+        return eviction_unserved(model)
+    if strategy.effort == "model change":
+        return window_pointless(model, _MISTRAL_WINDOW)
+    return kv_dtype_unserved(model, changed)
 
 
 def _fitting(strategy: _Strategy, capacity: KvCapacity, case: Case) -> float:
@@ -323,12 +391,24 @@ def _fitting(strategy: _Strategy, capacity: KvCapacity, case: Case) -> float:
 def _bound(
     model: ModelSpec, settings: EngineSettings, gpu: GpuSpec, case: Case, fitting: float
 ) -> float | None:
-    """Tokens/s that decoding can't exceed with the requests that fit."""
-    together = min(int(fitting), case.concurrency)
+    """Tokens/s that decoding can't exceed with the requests that fit.
+
+    A step of 1.9 requests takes as long as lies between one of one and one of two: rounded down,
+    two strategies that hold 1.9 and 2.1 would differ by a factor of two.
+    """
+    together = min(fitting, case.concurrency)
     if together < 1:
         return None
-    step = decode_work(model, settings, [case.context_tokens] * together)
-    return together / step.least_time(ceilings_of(gpu, model, settings))
+    ceilings = ceilings_of(gpu, model, settings)
+
+    def step_s(requests: int) -> Seconds:
+        return decode_work(model, settings, [case.context_tokens] * requests).least_time(ceilings)
+
+    whole = int(together)
+    step = step_s(whole)
+    if together > whole:
+        step += (together - whole) * (step_s(whole + 1) - step)
+    return together / step
 
 
 def _ttft(
@@ -361,34 +441,81 @@ _EASY: tuple[Effort, ...] = ("none", "flags")
 _BY_EFFORT: tuple[Effort, ...] = (*_EASY, "more GPUs", "model change", "plugin")
 
 
+def _advisable(option: Option) -> bool:
+    """INT4 is never recommended unmeasured."""
+    return not option.strategy.startswith(_INT4.name)
+
+
 def _recommend(options: Sequence[Option], budget: Budget, case: Case) -> tuple[str | None, str]:
     asked = f"{case.concurrency:,} requests of {case.context_tokens:,} tokens"
     fitting = sorted(
-        (option for option in options if option.fits),
+        (option for option in options if option.fits and _advisable(option)),
         key=lambda option: _BY_EFFORT.index(option.effort),
     )
+    default = next(option for option in options if option.effort == "none")
+    only_int4 = _only_int4(options)
     if not fitting:
-        return None, _none_fits(options, budget, asked)
+        return None, f"{_none_fits(options, budget, asked)}{only_int4}"
     chosen = fitting[0]
     held = f"({format_count(chosen.concurrency, 1)})"
-    if chosen is options[0]:
-        more = next((o for o in options if o.strategy == _FP8.name), None)
-        spare = f"; FP8 would hold {format_count(more.concurrency, 1)}" if more else ""
+    if chosen is default:
         return chosen.strategy, (
-            f"{asked} fit as they are ({format_count(chosen.concurrency, 1)} would{spare}): "
-            "no strategy is needed for room"
+            f"{asked} fit as they are ({format_count(chosen.concurrency, 1)} would"
+            f"{_spare(options)}): no strategy is needed for room"
         )
-    short = f"{asked} do not fit as they are ({format_count(options[0].concurrency, 1)} do)"
+    short = f"{asked} do not fit as they are ({format_count(default.concurrency, 1)} do)"
     if not budget.fits:
         short = _too_large(budget)
     return chosen.strategy, (
         f"{short}; {chosen.strategy} is the least effort that holds all {held}. "
-        f"Quality loss: {chosen.quality_loss}{_also(fitting[1:])}"
+        f"Quality loss: {chosen.quality_loss}. {_best_of_each(fitting, default, case)}"
+        f"{only_int4}{_also(fitting, chosen)}"
     )
 
 
+def _spare(options: Sequence[Option]) -> str:
+    packed = next((option for option in options if option.quality_loss == _FP8.quality_loss), None)
+    if packed is None or packed.concurrency is None:
+        return ""
+    return f"; {packed.strategy} would hold {format_count(packed.concurrency, 1)}"
+
+
+def _best_of_each(fitting: Sequence[Option], default: Option, case: Case) -> str:
+    """The least effort without any loss, and the least with FP8, named apart."""
+    lossless = next((option for option in fitting if option.quality_loss == "none"), None)
+    packed = next((option for option in fitting if option.quality_loss == _FP8.quality_loss), None)
+    return f"Lossless: {_lossless(lossless, default, case)}; with FP8: {_named(packed)}"
+
+
+def _lossless(wider: Option | None, default: Option, case: Case) -> str:
+    """One server on more cards, or several as they are where that takes fewer cards."""
+    each = int(default.concurrency or 0)
+    if each < 1:
+        return _named(wider)
+    servers = ceil(case.concurrency / each)
+    cards = servers * default.gpus
+    if wider is not None and wider.gpus <= cards:
+        return _named(wider)
+    return f"{servers:,} servers as they are ({cards:,} GPUs in all, {each:,} requests on each)"
+
+
+def _named(option: Option | None) -> str:
+    if option is None:
+        return "nothing weighed here holds them"
+    return f"{option.strategy} ({format_count(option.concurrency, 1)})"
+
+
+def _only_int4(options: Sequence[Option]) -> str:
+    """A word where of the flags INT4 alone would do: that is no recommendation."""
+    easy = [option for option in options if option.fits and option.effort in _EASY]
+    if not easy or any(map(_advisable, easy)):
+        return ""
+    return f". Of the flags only {_named(easy[0])} would do: measure its answers first"
+
+
 def _none_fits(options: Sequence[Option], budget: Budget, asked: str) -> str:
-    best = max(options, key=lambda option: option.concurrency or 0.0)
+    weighed = filter(_advisable, options)
+    best = max(weighed, key=lambda option: option.concurrency or 0.0)
     nearest = (
         f"{asked} fit under none of these; {best.strategy} comes nearest with "
         f"{format_count(best.concurrency, 1)}. What adds room: {_levers(budget)}"
@@ -403,12 +530,14 @@ def _too_large(budget: Budget) -> str:
     )
 
 
-def _also(others: Sequence[Option]) -> str:
-    """The ways that fit beside the one recommended, by effort."""
-    if not others:
-        return ""
-    named = (f"{option.strategy} ({format_count(option.concurrency, 1)})" for option in others)
-    return f". These fit too: {'; '.join(named)}"
+def _also(fitting: Sequence[Option], chosen: Option) -> str:
+    """The ways that fit beside the one recommended and give up something else, by effort."""
+    others = [
+        option
+        for option in fitting
+        if option is not chosen and option.quality_loss not in ("none", _FP8.quality_loss)
+    ]
+    return f". These fit too: {'; '.join(map(_named, others))}" if others else ""
 
 
 def _levers(budget: Budget) -> str:

@@ -27,12 +27,36 @@ def test_the_answer_says_that_nothing_was_measured() -> None:
     assert "measured;" not in text.replace("nothing was measured;", "")
 
 
-def test_a_loss_is_called_one_and_the_claims_are_explained() -> None:
+def test_a_loss_is_called_one_and_bounds_stand_with_their_units() -> None:
     text = run("advise", MODEL, *CASE)
     assert "quality loss: more than with FP8" in text
-    assert "Quality loss: said to be minimal (C11)" in text
-    assert "quality: " not in text
-    assert "C11 to C14 are claims of the textbook chapter" in text
+    assert "Quality loss: usually small; without calibrated scales" in text
+    assert "(C1" not in text
+    plain = next(row for row in text.splitlines() if row.startswith("paging"))
+    assert " tok/s " in plain
+    assert " s " in plain
+    # What paging replaced is nothing to choose.
+    assert "whole-length" not in text
+
+
+def test_the_heading_names_the_cards_and_the_memory_can_be_given() -> None:
+    wide = run("advise", MODEL, *CASE, "--tp", "2")
+    assert f"{MODEL} on 2 × a100-80gb: 64 requests" in wide
+    given = run("advise", MODEL, *CASE, "--memory-gib", "79.2")
+    assert "memory of one a100-80gb: 79.20 GiB, as given" in given
+    assert "92 % of 79.20 GiB" in given
+
+
+def test_what_is_refused_has_a_line_of_its_own() -> None:
+    text = run(
+        *("advise", "deepseek-ai/DeepSeek-V3", "--context", "16k", "--concurrency", "128"),
+        *("--gpu", "h200", "--tp", "8"),
+    )
+    assert "no figures: INT4 KV cache, scales per token and head: refused: no MLA backend" in text
+    assert "no figures: token eviction" in text
+    assert "recommended: INT4" not in text
+    # 44 fit on a server of eight cards: three servers.
+    assert "Lossless: 3 servers as they are (24 GPUs in all, 44 requests on each)" in text
 
 
 def test_the_scheduler_can_be_told_not_to_run_ahead() -> None:
@@ -76,6 +100,9 @@ def test_every_option_in_json_is_stamped_by_the_whole() -> None:
     assert found["stamp"] == "modelled"
     assert found["options"][0]["capacity_ratio"] == 1.0
     assert found["options"][1]["strategy"] == "sharing a prefix of 1,000 tokens"
+    assert found["options"][2]["strategy"] == "FP8 and sharing a prefix of 1,000 tokens"
+    assert found["gpus"] == 1
+    assert found["notes"]
     assert next(o for o in found["options"] if o["strategy"] == "CPU offloading")["fits"] is None
 
 
@@ -85,6 +112,7 @@ def test_every_option_in_json_is_stamped_by_the_whole() -> None:
         (("--context", "32x", "--concurrency", "1", "--gpu", "a100-80gb"), "token count"),
         (("--context", "8k", "--concurrency", "1", "--gpu", "a100-80"), "a100-80"),
         ((*CASE, "--gpu-memory-utilization", "1.5"), "not in"),
+        ((*CASE, "--memory-gib", "nan"), "no size"),
     ],
 )
 def test_what_can_not_be_read_is_refused(words: tuple[str, ...], told: str) -> None:

@@ -9,6 +9,7 @@ from harness.specs.gpu import gpu_spec
 from harness.specs.model import model_spec, shipped_config
 from harness.theory.advice import Advice, Case, Option, advise
 from harness.theory.settings import EngineSettings
+from harness.units import GIB
 
 LLAMA = model_spec(shipped_config("meta-llama/Llama-3.1-8B-Instruct") or {}, name="llama")
 SETTINGS = EngineSettings(device="cuda", max_num_batched_tokens=2048)
@@ -46,14 +47,65 @@ def test_the_least_effort_that_holds_everything_is_recommended() -> None:
     # Plain paging holds about 14 requests of 32K on this card, FP8 twice as many.
     assert weigh(Case(32_768, 10)).recommended == "paging, model's own dtype"
     assert weigh(Case(32_768, 20)).recommended == "FP8 KV cache"
-    assert weigh(Case(32_768, 40)).recommended == "INT4 KV cache, scales per token and head"
-    # Two cards hold 32 in the model's own dtype; FP8 on top of that is the least for 64.
+    # Two cards hold 32 in the model's own dtype; FP8 on top of that is the least for 40 and 64.
+    assert weigh(Case(32_768, 40)).recommended == "2 GPUs, FP8 KV cache"
     assert weigh(Case(32_768, 64)).recommended == "2 GPUs, FP8 KV cache"
     assert weigh(Case(32_768, 500)).recommended is None
 
 
-def test_more_cards_and_joined_strategies_are_weighed_only_where_no_flag_is_enough() -> None:
-    assert not [o for o in weigh(Case(32_768, 40)).options if o.effort == "more GPUs"]
+def test_int4_is_told_but_never_recommended_unmeasured() -> None:
+    advice = weigh(Case(32_768, 40))
+    # It holds 53.8 on the one card, where FP8 holds 28.6.
+    assert option(advice, "INT4").fits is True
+    assert "Of the flags only INT4 KV cache, scales per token and head (53.8)" in advice.why
+    # 14 fit on a card: three servers of one card take fewer than four cards for one server.
+    assert "Lossless: 3 servers as they are (3 GPUs in all, 14 requests on each)" in advice.why
+    assert "with FP8: 2 GPUs, FP8 KV cache (64.2)" in advice.why
+
+
+def test_the_best_without_loss_stands_beside_what_is_recommended() -> None:
+    advice = weigh(Case(32_768, 20))
+    assert advice.recommended == "FP8 KV cache"
+    assert "Lossless: 2 GPUs, model's own dtype (32.1); with FP8: FP8 KV cache (28.6)" in advice.why
+    assert "INT4" not in advice.why
+
+
+def test_what_engine_or_plugin_refuse_for_a_latent_cache_has_a_reason_and_no_figure() -> None:
+    model = model_spec(shipped_config("deepseek-ai/DeepSeek-V2-Lite") or {}, name="latent")
+    advice = advise(model, SETTINGS, A100, Case(16_384, 2000))
+    refused = {o.strategy.split(",")[0]: o for o in advice.options if o.reason is not None}
+    assert set(refused) == {
+        "INT4 KV cache",
+        "sliding window of 4",
+        "token eviction",
+        "CPU offloading",
+    }
+    assert all(o.concurrency is None and o.fits is None for o in refused.values())
+    assert "no MLA backend" in (refused["INT4 KV cache"].reason or "")
+    assert "MLA" in (refused["token eviction"].reason or "")
+
+
+def test_a_bound_does_not_jump_where_one_more_request_fits() -> None:
+    # Plain paging holds 1.9 requests of 8,192 tokens here, FP8 3.8: rounded down 1 and 3.
+    card = replace(A100, memory_bytes=int(19.95 * GIB))
+    advice = advise(LLAMA, SETTINGS, card, Case(8192, 64))
+    plain, fp8 = option(advice, "paging"), option(advice, "FP8")
+    assert plain.concurrency == pytest.approx(1.9, abs=0.1)
+    # A step reads mostly weights, so twice the requests put out almost twice the tokens.
+    assert fp8.capacity_ratio == pytest.approx(2.0, rel=0.01)
+    assert fp8.throughput_ratio == pytest.approx(2.0, rel=0.05)
+
+
+def test_mxfp4_weights_are_a_stated_estimate() -> None:
+    model = model_spec(shipped_config("openai/gpt-oss-120b") or {}, name="oss")
+    advice = advise(model, SETTINGS, gpu_spec("h100"), Case(32_768, 4))
+    assert any("× 1.13: MXFP4 is padded" in note for note in advice.notes)
+    assert any("nvidia-smi" in note for note in advice.notes)
+    assert not any("weights" in note for note in weigh(Case(32_768, 4)).notes)
+
+
+def test_more_cards_are_weighed_where_the_own_dtype_does_not_fit() -> None:
+    assert not [o for o in weigh(Case(32_768, 14)).options if o.effort == "more GPUs"]
     advice = weigh(Case(32_768, 64))
     two, fp8 = option(advice, "2 GPUs, model's own"), option(advice, "2 GPUs, FP8")
     # On each of two cards half of a request lies, and half of the weights.
@@ -61,8 +113,8 @@ def test_more_cards_and_joined_strategies_are_weighed_only_where_no_flag_is_enou
     assert two.concurrency is not None
     assert fp8.concurrency == pytest.approx(2 * two.concurrency, rel=1e-3)
     assert fp8.change == "--tensor-parallel-size 2 --kv-cache-dtype fp8"
-    # Two cards are enough, so four are not told.
-    assert not any(found.gpus > 2 for found in advice.options)
+    # Two cards are enough with FP8, so of four only the model's own dtype is told, which fits.
+    assert [o.strategy for o in advice.options if o.gpus > 2] == ["4 GPUs, model's own dtype"]
     joined, alone = option(advice, "FP8 and sliding"), option(advice, "sliding")
     assert joined.concurrency is not None
     assert joined.concurrency == pytest.approx(2 * (alone.concurrency or 0), rel=1e-2)
@@ -124,9 +176,26 @@ def test_a_shared_prefix_is_held_once_and_spares_its_prefill() -> None:
     # 1,000 tokens are 62 whole blocks of 16; a request of 2,048 takes 128, of its own 66.
     blocks = advice.budget.kv_bytes // (16 * 131_072)
     assert plain.concurrency == pytest.approx((blocks - 1) / 128)
+    assert plain.change == "--no-enable-prefix-caching"
     assert shared.concurrency == pytest.approx((blocks - 1 - 62) / 66)
+    assert (shared.effort, shared.change) == ("none", "prefix caching, vLLM's default")
     assert shared.ttft_ratio is not None
     assert shared.ttft_ratio < 0.7
+
+
+def test_fp8_is_weighed_with_the_shared_prefix_and_not_only_beside_it() -> None:
+    case = Case(2048, 700, shared_prefix_tokens=1000)
+    advice = weigh(case)
+    shared, both = option(advice, "sharing"), option(advice, "FP8 and sharing")
+    # Twice the blocks, of which 62 hold the prefix: (2n + 1 − 1 − 62) / 66.
+    assert shared.concurrency is not None
+    assert both.concurrency == pytest.approx(2 * shared.concurrency + 62 / 66, rel=0.01)
+    assert advice.recommended == "FP8 and sharing a prefix of 1,000 tokens"
+    assert option(advice, "2 GPUs, model's own dtype, prefix shared").effort == "more GPUs"
+    # What the engine does by itself is enough for fewer: then nothing is to be done.
+    few = weigh(replace(case, concurrency=20))
+    assert few.recommended == "sharing a prefix of 1,000 tokens"
+    assert "fit as they are" in few.why
 
 
 def test_reservations_hold_whole_lengths_however_short_the_request() -> None:
