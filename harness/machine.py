@@ -89,13 +89,25 @@ def usable_cores() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 0))
 
 
+#: Folders whose new files could take part in a run.
+_CODE = ("harness", "scenarios", "requirements")
+
+
 def git_state(folder: Path) -> tuple[str | None, bool | None]:
-    """(commit, whether tracked or new files differ from it) of the checkout around ``folder``."""
+    """(commit, whether what runs differs from it) of the checkout around ``folder``.
+
+    Tracked files count wherever they lie, new ones only where they could take part in a run:
+    scenarios of one's own, beside the code, change nothing of it.
+    """
     revision = _git(folder, "rev-parse", "HEAD")
-    if revision is None:
-        return None, None
-    status = _git(folder, "status", "--porcelain")
-    return revision, None if status is None else bool(status)
+    top = _git(folder, "rev-parse", "--show-toplevel")
+    if revision is None or top is None:
+        return revision, None
+    tracked = _git(Path(top), "status", "--porcelain", "--untracked-files=no")
+    new = _git(Path(top), "ls-files", "--others", "--exclude-standard", "--", *_CODE)
+    if tracked is None or new is None:
+        return revision, None
+    return revision, bool(tracked or new)
 
 
 def _git(folder: Path, *words: str) -> str | None:

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from harness.analysis.headline import request_length
 from harness.analysis.quality import writes_no_text
 from harness.analysis.quality_results import Standing
 from harness.analysis.results import (
@@ -32,6 +33,7 @@ from harness.analysis.strategy_names import (
     Effort,
     Family,
     Kind,
+    Strategy,
     change_of,
     effort_of,
     setup_of,
@@ -39,11 +41,17 @@ from harness.analysis.strategy_names import (
 )
 from harness.errors import InputError
 from harness.record import ATTACHED, BenchRecord, Environment
-from harness.units import format_ratio, format_ratio_range
+from harness.units import format_count, format_ratio, format_ratio_range
 
 CellStamp = Literal["measured", "emulated", "modelled", "skipped", "failed", "not measured"]
-#: What is known of a variant's answers; random weights have none to be known of.
-AnswerStanding = Standing | Literal["random weights"]
+#: What is known of a variant's answers; random weights have none to be known of, and what reads
+#: the same keys and values can't change them.
+AnswerStanding = Standing | Literal["random weights", "unaffected by construction"]
+
+_UNASKED: tuple[AnswerStanding, ...] = ("random weights", "unaffected by construction")
+#: Strategies under which every request reads the keys and values that it would read without.
+_SAME_TEXT: tuple[Family, ...] = ("prefix sharing", "paging", "CPU offloading")
+_NOT_FULL = "not tested: this load fills neither pool"
 
 METRICS = ("memory", "capacity", "throughput", "ttft", "quality")
 
@@ -52,8 +60,9 @@ METRICS = ("memory", "capacity", "throughput", "ttft", "quality")
 class ScoreCell:
     """One figure of one strategy, as a ratio, or the reason why there is none.
 
-    ``memory`` is baseline / variant (2 is half the memory), ``quality`` the ratio of perplexities,
-    the others variant / baseline. ``shown`` is whether a difference was shown (None: not asked).
+    ``memory`` is baseline / variant (2 is half the memory), ``quality`` the ratio of perplexities
+    of the same texts, the others variant / baseline. ``shown`` is whether a difference was shown
+    (None: not asked).
     ``note`` is for readers; ``standing`` is what follows from ``quality`` and None elsewhere.
     """
 
@@ -71,7 +80,7 @@ class ScoreCell:
         cls, standing: AnswerStanding, ratio: float | None = None, *, shown: bool | None = None
     ) -> ScoreCell:
         """The cell of answers that have a standing, which is told as its note."""
-        stamp: CellStamp = "not measured" if standing == "random weights" else "measured"
+        stamp: CellStamp = "not measured" if standing in _UNASKED else "measured"
         return cls(stamp, ratio, shown=shown, note=standing, standing=standing)
 
 
@@ -220,11 +229,14 @@ def _gain_text(row: ScoreRow) -> str:
         elif cell.value is not None and cell.shown is False:
             ratio = format_ratio_range(cell.value, cell.low, cell.high)
             parts.append(f"no difference in {word} shown ({ratio})")
+        elif cell.note == _NOT_FULL:
+            parts.append(f"{word} not tested (pool not full)")
         elif cell.value is not None:
             parts.append(f"{word} {format_ratio(cell.value)}, observed without an interval")
     told: Mapping[AnswerStanding, str] = {
         "indistinguishable": "answers indistinguishable from the baseline's own spread",
         "differs": "answers differ: judge them before using it",
+        "unaffected by construction": "answers unaffected by construction",
         "random weights": "no quality with random weights: it takes a model trained so",
     }
     unknown = "quality unmeasured here: measure it before using it"
@@ -260,7 +272,7 @@ def _row(bench: BenchRecord, analysis: Analysis, name: str) -> ScoreRow:
         workload_label=load.workload_label if load is not None else None,
         effort=effort_of(mine, theirs),
         change=change_of(mine, theirs),
-        cells=_cells(analysis, name, strategy.kind, load, textless=writes_no_text(mine.flags)),
+        cells=_cells(analysis, name, strategy, load, textless=writes_no_text(mine.flags)),
     )
 
 
@@ -279,8 +291,9 @@ def _load(analysis: Analysis, variant: str, *, shared: bool) -> Comparison | Non
 
 
 def _cells(
-    analysis: Analysis, variant: str, kind: Kind, load: Comparison | None, *, textless: bool
+    analysis: Analysis, variant: str, strategy: Strategy, load: Comparison | None, *, textless: bool
 ) -> dict[str, ScoreCell]:
+    kind = strategy.kind
     missing = _missing(analysis, variant)
     if missing is not None or load is None:
         cell = missing or ScoreCell("not measured", note="no load was run")
@@ -289,7 +302,8 @@ def _cells(
         return empty | (_modelled(analysis, variant, cell) if modelled else {})
     stamp = _stamp(analysis, variant)
     granted = _granted(analysis, variant, stamp)
-    running = _running(load, variant, stamp)
+    full = load.workload_label in analysis.headline.pool_limited_workloads
+    running = _running(load, variant, stamp, full=full or kind == "paging")
     per_request = _inverse(_per_request(load, variant, stamp))
     memory, capacity = {
         "layout": (granted, granted),
@@ -305,7 +319,7 @@ def _cells(
         "capacity": capacity,
         "throughput": _of_row(load, "output_throughput", variant, stamp),
         "ttft": _of_row(load, "ttft_s.p50", variant, stamp),
-        "quality": _quality(analysis, variant, textless=textless),
+        "quality": _quality(analysis, variant, strategy.family, textless=textless),
     }
 
 
@@ -403,17 +417,26 @@ def _capacity(analysis: Analysis, variant: str, stamp: CellStamp) -> ScoreCell:
     ratio = pools[0].capacity_ratio if pools is not None else None
     if ratio is None:
         return _nothing("the engine did not report both pools")
-    return ScoreCell(stamp, ratio, shown=abs(ratio - 1.0) > 1e-9, note="tokens granted")
+    note = _counted(pools, "tokens granted", "requests of {} tokens that fit")
+    return ScoreCell(stamp, ratio, shown=abs(ratio - 1.0) > 1e-9, note=note)
+
+
+def _counted(pools: Sequence[KvComparison] | None, by_tokens: str, by_requests: str) -> str:
+    """What a ratio of pools counts: where layers free blocks, tokens are none that are stored."""
+    length = request_length(pools or ())
+    return by_tokens if length is None else by_requests.format(format_count(length))
 
 
 def _granted(analysis: Analysis, variant: str, stamp: CellStamp) -> ScoreCell:
-    """Pool bytes per token that the engine says it holds: baseline over variant."""
+    """Pool bytes per token, or per request, that the engine says it holds: baseline / variant."""
     pools = _pools(analysis, variant)
     rates = [_pool_rate(pool, analysis) for pool in pools or ()]
     if len(rates) < 2 or rates[0] is None or rates[1] is None:
         return _nothing("the engine did not report both pools")
     ratio = rates[1] / rates[0]
-    return ScoreCell(stamp, ratio, shown=abs(ratio - 1.0) > 1e-9, note="bytes per token granted")
+    pools = _pools(analysis, variant)
+    note = _counted(pools, "bytes per token granted", "bytes per request of {} tokens")
+    return ScoreCell(stamp, ratio, shown=abs(ratio - 1.0) > 1e-9, note=note)
 
 
 def _pool_rate(pool: KvComparison, analysis: Analysis) -> float | None:
@@ -431,8 +454,14 @@ def _per_request(load: Comparison, variant: str, stamp: CellStamp) -> ScoreCell:
     return ScoreCell(stamp, held.value / running.value, note="KV in use per running request")
 
 
-def _running(load: Comparison, variant: str, stamp: CellStamp) -> ScoreCell:
-    """Requests running at the peak, where requests had to wait on one side at least."""
+def _running(load: Comparison, variant: str, stamp: CellStamp, *, full: bool) -> ScoreCell:
+    """Requests running at the peak, where requests had to wait for room on one side at least.
+
+    Requests also wait for their turn in a step: a queue before a pool that is not ``full`` says
+    nothing of capacity.
+    """
+    if not full:
+        return _nothing(_NOT_FULL)
     row = load.row("requests_waiting_peak")
     waiting = [cell.value for cell in row.cells if cell.value is not None] if row else []
     if not any(waiting):
@@ -446,15 +475,22 @@ def _inverse(cell: ScoreCell) -> ScoreCell:
     return ScoreCell(cell.stamp, 1.0 / cell.value, note=cell.note)
 
 
-def _quality(analysis: Analysis, variant: str, *, textless: bool) -> ScoreCell:
+def _quality(analysis: Analysis, variant: str, family: Family, *, textless: bool) -> ScoreCell:
     if textless:
         return ScoreCell.of_answers("random weights")
     found = analysis.quality.of(variant) if analysis.quality is not None else None
     if found is None:
+        if family in _SAME_TEXT:
+            return ScoreCell.of_answers("unaffected by construction")
         return _nothing("answers were not asked for in this run")
-    told = found.on_answers or found.on_context
+    # The texts are the same for every side; the answers are the baseline's, likeliest to itself.
+    told = found.on_context or found.on_tail or found.on_answers
     if told is None:
         reason = found.reason or "no answer could be held against the baseline's"
         return replace(_nothing(reason), standing=found.standing)
     shown = {"broken": True, "differs": True, "indistinguishable": False}.get(found.standing)
-    return ScoreCell.of_answers(found.standing, told.perplexity_ratio, shown=shown)
+    cell = ScoreCell.of_answers(found.standing, told.perplexity_ratio, shown=shown)
+    if told is found.on_context:
+        return cell
+    of_what = "the texts' last quarter" if told is found.on_tail else "the baseline's answers"
+    return replace(cell, note=f"{found.standing}; perplexity of {of_what}")

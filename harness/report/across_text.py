@@ -19,6 +19,7 @@ from harness.analysis.gate import Check, Gate
 from harness.analysis.results import Cell, Row
 from harness.analysis.rows import EXACT
 from harness.analysis.scoreboard import device_name
+from harness.analysis.stats import MIN_REPLICATES
 from harness.analysis.unlike import Difference
 from harness.record import HOW_ENDED
 from harness.report import tables
@@ -165,8 +166,29 @@ def _points(compared: Sequence[LoadAcross]) -> tuple[str, ...]:
     more = (f"and {units.counted(rest, 'more difference')}, in the tables",) if rest > 0 else ()
     if not found and not any(_values(compared)):
         return ("Nothing was measured in both runs, so nothing can be said to differ or not.",)
-    return (*found[:MAX_POINTS], *more) or (
-        "No difference is shown in bytes per token, capacity, throughput, TTFT or TPOT.",
+    few = _too_few(compared)
+    if found:
+        return (*found[:MAX_POINTS], *more, *([few] if few else []))
+    what = "bytes per token, capacity, throughput, TTFT or TPOT"
+    return (few or f"No difference is shown in {what}.",)
+
+
+def _too_few(compared: Sequence[LoadAcross]) -> str | None:
+    """That speeds can't be told apart, where no pair has the repeats that an interval takes."""
+    counts: dict[str, int] = {}
+    for load in compared:
+        row = load.comparison.row("output_throughput") if load.comparison is not None else None
+        for cell in row.cells if row is not None else ():
+            if cell.effect not in (None, "unknown", "no interval"):
+                return None
+            if cell.value is not None:
+                counts[cell.variant] = max(counts.get(cell.variant, 0), len(cell.replicates))
+    short = [f"run {run} has {n}" for run, n in counts.items() if n < MIN_REPLICATES]
+    if not short:
+        return None
+    return (
+        f"Nothing can be told of throughput, TTFT and TPOT: {units.listed(short)} of the "
+        f"{MIN_REPLICATES} repeats that it takes."
     )
 
 

@@ -21,7 +21,7 @@ HEADS = {
     "capacity": "capacity",
     "throughput": "throughput",
     "ttft": "TTFT p50",
-    "quality": "perplexity",
+    "quality": "perplexity of texts",
 }
 BETTER = {
     "memory": "higher is better",

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness import store
 from harness.analysis.compare import analyse
 from harness.analysis.quality_results import Gate, QualityAnalysis, VariantQuality
 from harness.analysis.results import Analysis
@@ -14,6 +16,7 @@ from harness.record import BenchRecord, TrialRecord
 from tests import records
 from tests.analysis import reference
 from tests.analysis.test_scaling import GROWING, NONE, with_cache, without_cache
+from tests.report.stored import unpacked
 
 
 def pair(
@@ -75,6 +78,45 @@ def test_sharing_is_judged_by_the_load_that_shares_and_others_are_not() -> None:
     assert (found.strategy, found.family) == ("no prefix sharing", "prefix sharing")
     assert (found.workload_label or "").startswith("exercise")
     assert (row(pair(bench, shared)).workload_label or "").startswith("kv-bound")
+
+
+def test_sharing_is_not_said_to_hold_as_many_where_the_pool_was_never_full(tmp_path: Path) -> None:
+    run = unpacked("prefix_sharing", tmp_path)
+    bench, trials = store.read_bench(run)
+    board = scoreboard([pair(bench, trials)])
+    (found,) = board.rows
+    # 360 of 499 blocks at the peak: requests waited for their turn, not for room.
+    assert found.cells["capacity"].value is None
+    assert found.standing == "unaffected by construction"
+    (text,) = board.recommendation
+    assert "capacity not tested (pool not full)" in text
+    assert text.endswith("answers unaffected by construction")
+
+
+@pytest.mark.parametrize(
+    ("scenario", "variant", "length"),
+    [("sliding_window", "window_512", "4,096"), ("token_eviction", "sinks_and_256", "2,304")],
+)
+def test_where_layers_free_blocks_a_ratio_counts_requests(
+    tmp_path: Path, scenario: str, variant: str, length: str
+) -> None:
+    run = unpacked(scenario, tmp_path)
+    bench, trials = store.read_bench(run)
+    found = row((bench, analyse(bench, trials, store.read_quality(run))), variant=variant)
+    assert found.cells["memory"].note == f"bytes per request of {length} tokens"
+    assert found.cells["capacity"].note == f"requests of {length} tokens that fit"
+
+
+def test_perplexity_is_that_of_the_texts_which_are_the_same_for_every_side(tmp_path: Path) -> None:
+    run = unpacked("fp8_vs_fp16", tmp_path)
+    bench, trials = store.read_bench(run)
+    analysis = analyse(bench, trials, store.read_quality(run))
+    quality = analysis.quality
+    assert quality is not None
+    told = quality.of("fp8")
+    assert told is not None
+    assert told.on_context is not None
+    assert row((bench, analysis)).cells["quality"].value == told.on_context.perplexity_ratio
 
 
 def test_quality_that_was_not_asked_for_is_not_measured_and_never_a_one() -> None:

@@ -44,7 +44,18 @@ def test_shown_effects_are_told_with_their_intervals() -> None:
 
 
 def test_a_single_replicate_is_told_as_without_an_interval() -> None:
-    assert "no interval in 2" in told(runs.run(1), runs.again(runs.run(1))).lead
+    text = told(runs.run(1), runs.again(runs.run(1)))
+    assert "no interval in 2" in text.lead
+    (point,) = text.points
+    assert point == (
+        "Nothing can be told of throughput, TTFT and TPOT: run A has 1 and run B has 1 of the 3 "
+        "repeats that it takes."
+    )
+
+
+def test_a_side_that_has_its_repeats_is_not_blamed() -> None:
+    (point,) = told(A, runs.again(runs.run(2))).points
+    assert "TPOT: run B has 2 of the 3 repeats that it takes." in point
 
 
 def test_what_is_granted_is_told_once_per_variant_whatever_the_loads() -> None:
