@@ -24,6 +24,9 @@ from harness.specs.fields import Fields, readable
 from harness.specs.layers import AttentionLayer, Layer, RecurrentLayer
 from harness.specs.quantization import checkpoint_kv_dtype
 
+#: The largest published config has some 100 KB.
+MAX_CONFIG_BYTES = 16 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
@@ -164,7 +167,14 @@ def read_config(path_or_name: str | Path) -> Mapping[str, Any]:
 
 def _parse(file: Path) -> Mapping[str, Any]:
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        with file.open("rb") as opened:
+            raw = opened.read(MAX_CONFIG_BYTES + 1)
+        if len(raw) > MAX_CONFIG_BYTES:
+            raise ModelConfigError(
+                f"the file has more than {MAX_CONFIG_BYTES:,} bytes, the most of a config",
+                where=str(file),
+            )
+        config = json.loads(raw.decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ModelConfigError(f"not readable as JSON: {error}", where=str(file)) from error
     if not isinstance(config, dict):

@@ -145,8 +145,3 @@ def test_a_field_that_no_model_has_is_named_with_what_is_legal(
         weight_footprint(model_spec(config, name=model), EngineSettings())
     assert caught.value.legal
     assert model in (caught.value.where or "")
-
-
-@pytest.mark.parametrize("name", shipped_names())
-def test_every_shipped_config_passes_the_checks(name: str) -> None:
-    assert model_spec(shipped_config(name) or {}, name=name).layers

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ModelConfigError, NotFound, UnsupportedModel
-from harness.specs.model import model_spec, read_config, shipped_config, shipped_names
+from harness.specs.model import (
+    MAX_CONFIG_BYTES,
+    model_spec,
+    read_config,
+    shipped_config,
+    shipped_names,
+)
 
 
 @pytest.mark.parametrize("name", shipped_names())
@@ -109,3 +115,12 @@ def test_an_unknown_type_without_hints_is_read_as_a_plain_decoder() -> None:
     }
     kinds = [layer.kind for layer in model_spec(config, name="new").attention_layers]
     assert kinds == ["full", "full"]
+
+
+def test_a_file_that_is_far_longer_than_any_config_is_refused_unread(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    with file.open("wb") as opened:
+        # A hole: it takes no room on the disk, and would take a terabyte of memory.
+        opened.truncate(1 << 40)
+    with pytest.raises(ModelConfigError, match=f"more than {MAX_CONFIG_BYTES:,} bytes"):
+        read_config(file)
