@@ -15,8 +15,10 @@ from harness.execute.outline import PlannedTrial, outline
 from harness.scenario import Scenario
 from harness.shell import relative_to_here, shell_line, with_tilde
 from harness.specs.eviction import rule_from_env
+from harness.specs.pool import usable_blocks
 from harness.store import DEFAULT_ROOT
 from harness.theory.held import decoding_blocks, most_blocks
+from harness.theory.prefix import requests_held, shared_blocks
 from harness.units import DASH, counted, format_bytes, format_count, format_duration
 
 
@@ -229,13 +231,34 @@ def _workload_lines(item: PlannedTrial) -> list[str]:
     trial, capacity = item.trial, item.capacity
     fits = None if capacity is None else capacity.concurrency(trial.workload.total_tokens)
     fit_text = "" if fits is None else f"; {format_count(fits, 2)} such requests fit the pool"
-    lines = [f"  {trial.workload.label}{fit_text}"]
+    lines = [f"  {trial.workload.label}{fit_text}{_sharing_text(item)}"]
     if held := _blocks_held(item):
         lines.append(
             f"    each holds up to {format_count(held['most'])} blocks, "
             f"{format_count(held['decoding'])} while it answers"
         )
     return lines
+
+
+def _sharing_text(item: PlannedTrial) -> str:
+    """How many fit where the blocks of a common prefix are stored once; nothing without one."""
+    trial, capacity = item.trial, item.capacity
+    prefix, total = trial.workload.shared_prefix_tokens, trial.workload.total_tokens
+    if capacity is None or capacity.num_blocks is None or not prefix:
+        return ""
+    if not trial.flags.get("enable_prefix_caching", True):
+        return ", each with its own prefix"
+    each = capacity.blocks_per_request(total)
+    # Windows and states share blocks by rules of their own.
+    plain = each == -(-total // capacity.block_size)
+    common = shared_blocks(prefix, capacity.block_size)
+    if not plain or not common:
+        return ", sharing nothing: no whole block" if plain else ""
+    held = requests_held(capacity.num_blocks, usable_blocks(capacity.num_blocks), each, common)
+    return (
+        f" on their own, {format_count(held)} with the {counted(common, 'block')} of their prefix "
+        "stored once"
+    )
 
 
 def _blocks_held(item: PlannedTrial) -> dict[str, int | None] | None:

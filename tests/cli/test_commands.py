@@ -124,6 +124,22 @@ def test_plan_says_what_a_request_holds_once_its_prompt_was_cut(
     assert held == {"fp16": None, "cut": {"most": 8, "decoding": 5}}
 
 
+def test_plan_counts_a_shared_prefix_once(scenario: Path, within: Callable[..., Ended]) -> None:
+    """904 tokens are 8 blocks of 128, of which 512 shared tokens are 4; 39 of 40 can be used.
+
+    Apart 40 / 8 = 5 fit, sharing (39 - 4) // (8 - 4) = 8.
+    """
+    own = "shared: {enable_prefix_caching: true}"
+    text = scenario.read_text().replace("fp8: {kv_cache_dtype: fp8}", own)
+    longer = "context_tokens: 900, shared_prefix_tokens: 512"
+    scenario.write_text(text.replace("context_tokens: 64", longer))
+    code, out, err = within("plan", str(scenario), "--profile", "cpu")
+    assert code == 0, err
+    once = "5.00 such requests fit the pool on their own, 8 with the 4 blocks of their prefix"
+    assert out.count(once) == 1
+    assert out.count("5.00 such requests fit the pool, each with its own prefix") == 1
+
+
 def test_plan_says_what_a_request_holds_under_sinks_and_a_window(
     scenario: Path, within: Callable[..., Ended]
 ) -> None:
