@@ -27,6 +27,7 @@ from harness.engines import guard, server_log
 from harness.engines.eviction.evidence import require_in_force
 from harness.errors import EngineMissing, ServerStartError
 from harness.scenario import server_command_flags
+from harness.scenario.load import JUDGE_KEY_VARIABLE
 from harness.scenario.schema import holds_secret
 from harness.specs.eviction import VARIABLE as EVICTION
 from harness.store import read_text_tail, set_log_aside
@@ -47,8 +48,15 @@ LOG_TAIL_BYTES = 256 * 1024
 #: Set for every server we launch, and recorded.
 SERVER_ENV = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1"}
 OFFLINE_ENV = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-#: Would change what is measured behind the scenario's back, or lock our own client out.
-DROPPED_ENV = ("VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE", "OPENAI_API_KEY", EVICTION)
+#: Would change what is measured behind the scenario's back, lock our own client out, or hand a
+#: key of other servers to this one.
+DROPPED_ENV = (
+    "VLLM_API_KEY",
+    "VLLM_CPU_KVCACHE_SPACE",
+    "OPENAI_API_KEY",
+    JUDGE_KEY_VARIABLE,
+    EVICTION,
+)
 #: Inherited settings of these families bear on the result, so they are recorded.
 _RECORDED_ENV = re.compile(r"^(VLLM_|CUDA_VISIBLE|NVIDIA_VISIBLE|OMP_|NCCL_|TORCH|PYTORCH_)")
 #: Of set-up, not of the server.

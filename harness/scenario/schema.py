@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from harness.specs.fields import MOST_DRAFTS
 from harness.units import Bytes, Tokens, parse_bytes, parse_tokens
 
 PROFILES = ("cpu", "cuda")
@@ -35,9 +36,17 @@ RESERVED_FLAGS = {
     "ssl_keyfile": "the client speaks plain HTTP on 127.0.0.1",
     "ssl_certfile": "the client speaks plain HTTP on 127.0.0.1",
 }
-_SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
-_URL_WITH_NAME = re.compile(r"://[^/\s]*@")
-#: The same for flags, among which `max_num_batched_tokens` is none.
+_SECRET_NAME = re.compile(
+    r"TOKEN|KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH(?!ORS?(_|$))|COOKIE|BEARER", re.IGNORECASE
+)
+#: Words that a secret follows.
+_BEFORE = r"(key|token|secret|passw(or)?d|passphrase|credentials?|auth(orization)?|sig(nature)?)"
+_SECRET_FIELD = re.compile(rf"{_BEFORE}=", re.IGNORECASE)
+#: A secret by the word before it, or by how the usual ones begin.
+_SECRET_VALUE = re.compile(
+    rf"{_BEFORE}[\"']?\s{{0,9}}[=:]|\bbearer\s|\b(sk-|hf_)\w{{8}}", re.IGNORECASE
+)
+#: Flags that are one by their name, among which `max_num_batched_tokens` is none.
 _SECRET_FLAG = re.compile(
     r"(^|[_.-])(api_?key|access_?key|token|secret|passw(or)?d|credentials?)$", re.IGNORECASE
 )
@@ -61,8 +70,6 @@ _TEXT_FLAGS = (
     "mamba_cache_dtype",
     "mamba_ssm_cache_dtype",
 )
-#: Draft tokens per step beyond which no engine gains: one request's whole answer, and more.
-MOST_DRAFTS = 1024
 _SWITCH_FLAGS = ("enable_prefix_caching", "disable_hybrid_kv_cache_manager", "async_scheduling")
 _MAPPING_FLAGS = ("hf_overrides", "speculative_config")
 _FLAG_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*")
@@ -286,9 +293,11 @@ def check_flags(flags: Flags) -> Flags:
 
 
 def _secret_in(name: str, value: Any) -> str | None:
-    """The name of the flag, or of a key inside its value, that looks like a secret's."""
-    if _SECRET_FLAG.search(name):
+    """The name of the flag, or of a key inside its value, that is a secret's or holds one."""
+    if _SECRET_FLAG.search(name) or (isinstance(value, str) and _in_address(value)):
         return name
+    if isinstance(value, list | tuple):
+        return next((name for item in value if _secret_in(name, item) is not None), None)
     inside = value.items() if isinstance(value, dict) else ()
     found = (_secret_in(str(key), item) for key, item in inside)
     return next((secret for secret in found if secret is not None), None)
@@ -324,8 +333,18 @@ def _check_drafts(value: Any) -> None:
 
 
 def holds_secret(name: str, value: object) -> bool:
-    """Whether an environment variable must not be stored: by its name, or an address with one."""
-    return bool(_SECRET_NAME.search(name) or _URL_WITH_NAME.search(str(value)))
+    """Whether an environment variable must not be stored: by its name, or by what it says."""
+    text = str(value)
+    return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(text)) or _in_address(text)
+
+
+def _in_address(text: str) -> bool:
+    """Whether an address in a text has a name or a secret in it."""
+    addresses = (rest for word in text.split() for rest in word.split("://")[1:])
+    return any(
+        "@" in rest.partition("/")[0] or _SECRET_FIELD.search(rest) is not None
+        for rest in addresses
+    )
 
 
 def check_env(env: dict[str, str]) -> dict[str, str]:

@@ -187,6 +187,10 @@ def test_nothing_secret_or_misleading_is_recorded_or_handed_on(
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "INFO")
     monkeypatch.setenv("TORCH_INDEX", "https://wheels.example/cpu")
     monkeypatch.setenv("VLLM_RINGBUFFER_URL", "https://me:s3cret@host.example/x")
+    monkeypatch.setenv("VLLM_X", "http://host.example/?api_key=s3cret")
+    monkeypatch.setenv("VLLM_AUTH", "s3cret")
+    monkeypatch.setenv("KVBENCH_JUDGE_API_KEY", "s3cret")
+    monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
     recorded = vllm.recorded_env(SPEC)
     assert recorded["VLLM_LOGGING_LEVEL"] == "INFO"
     assert recorded["VLLM_NO_USAGE_STATS"] == "1"
@@ -195,6 +199,8 @@ def test_nothing_secret_or_misleading_is_recorded_or_handed_on(
     assert "TORCH_INDEX" not in recorded
     handed_on = vllm._full_env(SPEC)
     assert "VLLM_API_KEY" not in handed_on
+    assert "KVBENCH_JUDGE_API_KEY" not in handed_on
+    assert "OPENAI_API_KEY" not in handed_on
     assert "VLLM_CPU_KVCACHE_SPACE" not in handed_on
     assert handed_on["HF_TOKEN"].endswith("s3cret")
 
