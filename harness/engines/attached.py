@@ -29,6 +29,7 @@ TIMEOUT_S: Seconds = 10.0
 _MAX_BYTES = 1 << 20
 #: As long as a path on the server's disk may be, which is what some servers name a model by.
 _MAX_NAME_CHARS = 4096
+_LEAST_KEY_CHARS = 8
 
 
 def root_url(url: str) -> str:
@@ -59,7 +60,12 @@ def facts(url: str, api_key: str | None) -> ServerFacts:
 
 def _without(api_key: str | None, stated: object) -> str | None:
     said = word(stated)
-    return None if said is None or hide(said, api_key) != said else said
+    return None if said is None or _holds(said, api_key) else said
+
+
+def _holds(text: str, api_key: str | None) -> bool:
+    """Whether the key stands there; a word such as EMPTY is no key, and stands in many a name."""
+    return api_key is not None and len(api_key) >= _LEAST_KEY_CHARS and api_key in text
 
 
 def _served_model(url: str, api_key: str | None) -> str:
@@ -92,7 +98,7 @@ def _name_fault(name: object, api_key: str | None) -> str | None:
     """Why a model of this name can't be asked for and stored; None if it can."""
     if not isinstance(name, str):
         return f"{ascii(name)[:40]} is no name"
-    if hide(name, api_key) != name:
+    if _holds(name, api_key):
         return "its name holds the key that the server was sent"
     if len(name) > _MAX_NAME_CHARS:
         return f"a name of {len(name):,} characters is longer than {_MAX_NAME_CHARS:,}"

@@ -111,6 +111,14 @@ def test_a_model_list_that_gives_none_says_why(models: object, why: str) -> None
     assert len(str(caught.value)) < 500
 
 
+@pytest.mark.parametrize("key", ["", "m", "0", "EMPTY", "None"])
+def test_a_word_that_is_set_for_want_of_a_key_hides_nothing(key: str) -> None:
+    names = {"data": [{"id": "EMPTY-m-None"}]}
+    with hostile_server(answers(models=names)) as url:
+        found = attached.facts(url, key)
+    assert (found.served_model, found.engine_version) == ("EMPTY-m-None", "0.32.0")
+
+
 def test_the_first_name_that_can_be_used_is_taken() -> None:
     assert facts(answers(models={"data": [{"id": 5}, {"id": "m"}]})).served_model == "m"
 
