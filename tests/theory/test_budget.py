@@ -68,8 +68,15 @@ def test_an_eight_bit_cache_is_a_lever_where_a_token_takes_less() -> None:
 
 
 def test_a_lever_is_told_in_requests_that_fit_once_it_is_pulled() -> None:
-    given = {"weights_bytes": 16 * GIB, "overhead_bytes": 2 * GIB, "utilization": 0.9}
-    budget = plan_budget(shipped(LLAMA_3), EngineSettings(), 80 * GIB, context_tokens=8192, **given)
+    budget = plan_budget(
+        shipped(LLAMA_3),
+        EngineSettings(),
+        80 * GIB,
+        utilization=0.9,
+        weights_bytes=16 * GIB,
+        overhead_bytes=2 * GIB,
+        context_tokens=8192,
+    )
     # 0.9 · 80 − 18 = 54 GiB hold 54 requests of 8,192 tokens (1 GiB each). On each of two GPUs half
     # of a request lies and half of the weights: (72 − 8 − 2) / 0.5 = 124, worth 124 − 54 GiB.
     twice = lever(budget, "twice the GPUs")
