@@ -121,10 +121,17 @@ def _misread(tag: str, text: str) -> tuple[str, str] | None:
     if tag == _TEXT_TAG and _EXPONENT.fullmatch(text):
         return "text, not as a number", _with_exponent(text)
     if tag in _NUMBER_TAGS and ":" in text:
-        return "a number of base 60", "the number itself (seconds, say)"
+        return "a number of base 60", f"{_of_base_60(text):g} if that is meant"
     if tag == "tag:yaml.org,2002:int" and _OCTAL.fullmatch(text):
         return "a number of base 8", f"{text.replace('0', '', 1).lstrip('+')} without the zero"
     return None
+
+
+def _of_base_60(text: str) -> float:
+    value = 0.0
+    for digits in text.lstrip("+-").replace("_", "").split(":"):
+        value = 60 * value + float(digits)
+    return -value if text.startswith("-") else value
 
 
 def _with_exponent(text: str) -> str:

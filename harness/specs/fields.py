@@ -127,8 +127,9 @@ class Fields:
         number = isinstance(value, int) and not isinstance(value, bool)
         if number and isinstance(value, int) and least <= value <= most:
             return value
-        fault = f"outside {least} to {most}" if number else "not a whole number"
-        raise self._fault(key, value, fault, f"a whole number from {least} to {most}")
+        legal = f"{least} to {most}" if most < _MOST else f"{least} up"
+        fault = "out of range" if number else "not a whole number"
+        raise self._fault(key, value, fault, f"a whole number from {legal}")
 
     def number(self, key: str, default: float) -> float:
         """A factor: above 0 and finite; ``default`` where the field is missing or null."""

@@ -83,8 +83,8 @@ def test_a_file_without_end_is_read_no_further_than_a_scenario_may_be_long() -> 
         ("1.5e3", "text", "write 1500,"),
         ("-2E5", "text", "write -200000,"),
         ("1e400", "text", r"write 1\.0e\+400,"),
-        ("1:30", "base 60", "the number itself"),
-        ("1:30.5", "base 60", "the number itself"),
+        ("1:30", "base 60", "write 90 if that is meant"),
+        ("-1:00:30.5", "base 60", r"write -3630\.5 if"),
         ("010", "base 8", "write 10 without the zero"),
     ],
 )
