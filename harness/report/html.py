@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -36,13 +37,44 @@ if TYPE_CHECKING:
 def _templates() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    made = Environment(
         loader=PackageLoader("harness.report", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters |= {
+        "ticked": _ticked,
+        "breakable": _breakable,
+        "unbroken": _unbroken,
+        "united": _united,
+    }
+    return made
+
+
+def _ticked(text: object) -> Markup:
+    """Escaped text, in which `what stands between backticks` is code."""
+    from markupsafe import escape
+
+    return own(re.sub("`([^`\n]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _breakable(text: object) -> Markup:
+    """Escaped text whose long names may be broken behind a dot, an underscore or a sign."""
+    from markupsafe import escape
+
+    return own(re.sub(r"(?<=\w)([._=/])(?=\w)", r"\1<wbr>", str(escape(text))))
+
+
+def _united(text: object) -> str:
+    """A number stays with its unit."""
+    return re.sub(r"(?<=\d) (?=\S)", "\N{NO-BREAK SPACE}", str(text))
+
+
+def _unbroken(text: object) -> str:
+    """A figure that breaks before an interval, a share or an arrow, and nowhere else."""
+    return re.sub(r" (?![\[(→])", "\N{NO-BREAK SPACE}", str(text))
 
 
 def render(template: str, context: dict[str, Any]) -> str:

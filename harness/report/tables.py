@@ -10,7 +10,7 @@ Not covered: markup (``html``, ``terminal``) and the opening sentences (``senten
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness import units
@@ -19,6 +19,8 @@ from harness.analysis.results import Cell, Comparison, Interval, Row, Unit, Verd
 Tone = Literal["good", "bad", "even", "doubt", "plain"]
 
 WITHHELD = "withheld"
+#: By how much the quotient of two medians may lie outside an interval before it is told.
+_ROUNDING = 0.01
 P99_REMARK = "shown from 100 requests up"
 
 #: What the scoreboard shows, in this order; every other row goes below, under "more figures".
@@ -84,7 +86,11 @@ def ratio_text(ratio: float | None, interval: Interval | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CellText:
-    """One variant's figure as written: value, ratio, theory, and what to make of it."""
+    """One variant's figure as written: value, ratio, theory, and what to make of it.
+
+    ``aside`` gives the quotient of the two values shown where it tells another story than
+    ``ratio``, which is made of every repeat.
+    """
 
     variant: str
     value: str
@@ -94,6 +100,7 @@ class CellText:
     tone: Tone
     judgement: str
     notes: tuple[int, ...] = ()
+    aside: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +124,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class TableText:
-    """One workload's table: the scoreboard, the other figures, and the numbered doubts."""
+    """One workload's table: the scoreboard, the other figures, and the numbered doubts.
+
+    ``left_out`` are the variants of which nothing was measured under this load: no column.
+    """
 
     label: str
     baseline: str
@@ -125,6 +135,7 @@ class TableText:
     rows: tuple[RowText, ...]
     more: tuple[RowText, ...]
     notes: tuple[Note, ...]
+    left_out: tuple[str, ...] = ()
 
     def notes_of(self, rows: Sequence[RowText]) -> tuple[Note, ...]:
         """The doubts that a figure of ``rows`` points at."""
@@ -171,9 +182,18 @@ def _first_of(reasons: list[str]) -> str:
 
 
 def table(comparison: Comparison) -> TableText:
-    """Write one workload's comparison; rows that no variant knows anything of are left out."""
+    """Write one workload's comparison.
+
+    Rows that no variant knows anything of, p90s of too few requests, and variants of which nothing
+    was measured are left out.
+    """
     notes = _Notes()
-    known = [row for row in comparison.rows if _says_something(row, comparison)]
+    names = _measured(comparison)
+    known = [
+        replace(row, cells=tuple(cell for cell in row.cells if cell.variant in names))
+        for row in comparison.rows
+        if _says_something(row, comparison) and not _is_of_too_few(row)
+    ]
     board = sorted(
         (row for row in known if row.metric in SCOREBOARD),
         key=lambda row: SCOREBOARD.index(row.metric),
@@ -183,10 +203,26 @@ def table(comparison: Comparison) -> TableText:
     return TableText(
         label=comparison.workload_label,
         baseline=comparison.baseline,
-        variants=comparison.variants,
+        variants=names,
         rows=rows,
         more=more,
         notes=notes.all(),
+        left_out=tuple(name for name in comparison.variants if name not in names),
+    )
+
+
+def _measured(comparison: Comparison) -> tuple[str, ...]:
+    """The variants that left a figure under this load, and the baseline; all, if none did."""
+    found = {c.variant for row in comparison.rows for c in row.cells if c.value is not None}
+    kept = {comparison.baseline, *found} if found else set(comparison.variants)
+    return tuple(name for name in comparison.variants if name in kept)
+
+
+def _is_of_too_few(row: Row) -> bool:
+    """Whether every figure is a p90 of fewer requests than a p90 needs: no more than a maximum."""
+    known = [cell for cell in row.cells if cell.value is not None]
+    return row.metric.endswith(".p90") and all(
+        any(verdict.code == "too_few_samples" for verdict in cell.verdicts) for cell in known
     )
 
 
@@ -200,16 +236,16 @@ def _says_something(row: Row, comparison: Comparison) -> bool:
 
 def _row(row: Row, notes: _Notes) -> RowText:
     better = f"{row.better} is better" if row.better else ""
-    base_usable = all(cell.verdict != "invalid" for cell in row.cells if cell.is_baseline)
-    cells = tuple(_cell(row, cell, notes, base_usable=base_usable) for cell in row.cells)
+    base = next((cell for cell in row.cells if cell.is_baseline), None)
+    cells = tuple(_cell(row, cell, notes, base) for cell in row.cells)
     few = row.metric.endswith(".p99") and all(cell.value is None for cell in row.cells)
     label = LABELS.get(row.metric, row.label)
     return RowText(row.metric, label, better, cells, P99_REMARK if few else "")
 
 
-def _cell(row: Row, cell: Cell, notes: _Notes, *, base_usable: bool) -> CellText:
+def _cell(row: Row, cell: Cell, notes: _Notes, base: Cell | None) -> CellText:
     withheld = cell.verdict == "invalid" and cell.value is not None
-    comparable = base_usable and cell.verdict != "invalid"
+    comparable = "invalid" not in (cell.verdict, base.verdict if base is not None else "valid")
     doubts = tuple(v for v in cell.verdicts if v.verdict != "valid" and cell.value is not None)
     effect, tone = effect_text(cell) if comparable else ("not usable" if withheld else "", "doubt")
     return CellText(
@@ -221,7 +257,20 @@ def _cell(row: Row, cell: Cell, notes: _Notes, *, base_usable: bool) -> CellText
         tone=tone,
         judgement=cell.verdict if cell.value is not None else "valid",
         notes=tuple(dict.fromkeys(notes.number(cell.variant, verdict) for verdict in doubts)),
+        aside=_aside(cell, base) if comparable else "",
     )
+
+
+def _aside(cell: Cell, base: Cell | None) -> str:
+    """The quotient of two medians, where it contradicts the ratio of all repeats beside it."""
+    found = cell.interval
+    if cell.is_baseline or found is None or base is None or not base.value or cell.value is None:
+        return ""
+    quotient = cell.value / base.value
+    low, high = found.low or found.ratio, found.high or found.ratio
+    if low * (1 - _ROUNDING) <= quotient <= high * (1 + _ROUNDING):
+        return ""
+    return f"medians {units.format_ratio_range(quotient, None, None)}"
 
 
 def _theory_text(row: Row, cell: Cell) -> str:

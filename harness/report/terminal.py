@@ -89,6 +89,7 @@ def print_table(text: TableText, console: Console) -> None:
     for part in _parts(shown, console):
         console.print(draw_table(part))
     absent = [name for name in text.variants if name not in shown.variants]
+    absent += text.left_out
     told = [f"without a figure under this load: {', '.join(absent)}"] if absent else []
     told += [f"[{note.number}] {note.text}" for note in shown.notes]
     if rest := len(text.notes) - len(shown.notes):

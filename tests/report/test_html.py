@@ -12,6 +12,7 @@ import pytest
 
 from harness.analysis.compare import analyse
 from harness.report.build import build_report
+from harness.report.html import _breakable, _ticked, _unbroken, _united
 from tests import records
 from tests.report.stored import store_run
 
@@ -185,4 +186,16 @@ def test_what_the_opening_warns_of_is_not_said_again_before_the_figures(page: Pa
     told = analyse(*records.bench()).cautions
     assert {"cpu_profile", "quality_unmeasured"} <= {caution.code for caution in told}
     for caution in told:
-        assert page.text.count(caution.text) == 1, caution.code
+        # What stands between backticks is code on the page.
+        assert page.text.count(caution.text.replace("`", "")) == 1, caution.code
+
+
+def test_backticks_are_code_and_what_is_written_between_them_stays_escaped() -> None:
+    """Markup in a user's text is text, also where it is code."""
+    assert str(_ticked("set `<b>` or `a")) == "set <code>&lt;b&gt;</code> or `a"
+
+
+def test_long_names_may_be_broken_behind_their_signs_only() -> None:
+    assert str(_breakable("hf_overrides.sliding")) == "hf_<wbr>overrides.<wbr>sliding"
+    assert _unbroken("0.15 [0.01, 0.4]") == "0.15 [0.01,\N{NO-BREAK SPACE}0.4]"
+    assert _united("at most 9.1 tok/s") == "at most 9.1\N{NO-BREAK SPACE}tok/s"

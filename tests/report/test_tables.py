@@ -140,3 +140,54 @@ def test_rows_of_which_nothing_is_known_are_left_out() -> None:
     assert "gpu_used_peak_bytes" not in metrics
     on_gpu = tables_of(environment=records.GPU_MACHINE)
     assert row(on_gpu[0], "energy_per_output_token_j").cells[0].value.endswith(" J")
+
+
+def test_a_p90_of_fewer_than_ten_requests_has_no_row_and_one_of_ten_has() -> None:
+    def metrics(requests: int) -> set[str]:
+        text = tables_of(workloads=({**records.EXERCISE, "num_prompts": requests},))[0]
+        return {each.metric for each in (*text.rows, *text.more)}
+
+    assert "ttft_s.p90" not in metrics(9)
+    assert "ttft_s.p90" in metrics(10)
+    assert "ttft_s.p50" in metrics(9)
+
+
+def test_a_variant_of_which_nothing_was_measured_has_no_column_but_is_named() -> None:
+    comparison = analyse(*records.bench(3)).comparisons[0]
+    silent = replace(
+        comparison,
+        rows=tuple(
+            replace(
+                one,
+                cells=tuple(c if c.is_baseline else replace(c, value=None) for c in one.cells),
+            )
+            for one in comparison.rows
+        ),
+    )
+    text = table(silent)
+    assert (text.variants, text.left_out) == (("fp16",), ("fp8",))
+    assert all(len(each.cells) == 1 for each in text.rows)
+
+
+def test_the_quotient_of_two_medians_is_told_where_it_lies_outside_the_interval() -> None:
+    comparison = analyse(*records.bench(3)).comparisons[0]
+    found = comparison.row("output_throughput")
+    assert found is not None
+    base, other = found.cells
+
+    def aside(value: float) -> str:
+        cells = (
+            replace(base, value=100.0),
+            replace(other, value=value, interval=interval(0.94, 0.90, 0.98)),
+        )
+        return (
+            row(
+                table(replace(comparison, rows=(replace(found, cells=cells),))), "output_throughput"
+            )
+            .cells[1]
+            .aside
+        )
+
+    # 108 / 100 = 1.08 lies above 0.98; 95 / 100 and, within a rounding, 98.5 / 100 do not.
+    assert aside(108.0) == "medians 1.08×"
+    assert aside(95.0) == aside(98.5) == ""

@@ -51,3 +51,19 @@ def test_names_that_users_gave_are_made_drawable_and_many_trails_have_marks() ->
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert texts[1] == "policy 0 □"
     assert len(texts) == 9
+
+
+def test_one_variant_far_above_the_others_is_named_at_the_edge_and_does_not_press_them_flat() -> (
+    None
+):
+    broken = Mark("broken", 3, 1 * MIB, 60.0)
+    with style.drawing():
+        (axes,) = draw((*MARKS, broken), TRAILS, (Level("full", 20.0, 4 * MIB),)).axes
+    # Without it perplexities run from 20 to 30: 60 is 30 above, more than twice the range of 10.
+    assert axes.get_ylim() == (20.0 - 0.8, 30.0 + 0.8)
+    assert [text.get_text() for text in axes.texts] == ["▲ 60.0, above this picture"]
+    # 50 is 20 above, not more than twice 10: it stays in the picture.
+    with style.drawing():
+        (axes,) = draw((*MARKS, Mark("far", 3, MIB, 50.0)), TRAILS, (Level("full", 20.0),)).axes
+    assert axes.get_ylim()[1] > 50.0
+    assert not axes.texts

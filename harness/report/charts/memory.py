@@ -48,6 +48,9 @@ class Pair:
     found: float | None
 
 
+#: Points by which a mark around another is larger; of a label's line; of the lowest axis.
+_RING, _LINE_PT, _AXIS_PT = 7, 10.7, 150
+
 #: What the parts of a memory ledger are called on the page, and the fill of each.
 PART_NAMES = {
     "weights": "weights",
@@ -75,6 +78,8 @@ def memory(points: Sequence[MemoryPoint]) -> Figure:
 
     With more variants than marks can be told apart, capacity too is drawn as bars.
     """
+    # What is neither predicted nor granted has nothing to draw.
+    points = [point for point in points if _is_known(point)] or points
     fig, (left, right) = style.figure(
         max(3.1, 1.3 + 0.55 * len(points)), ncols=2, width_ratios=[1.05, 1]
     )
@@ -82,12 +87,12 @@ def memory(points: Sequence[MemoryPoint]) -> Figure:
         _identity(left, points)
     else:
         left.set_title("KV capacity (tokens)")
-        left.set_xlabel("tokens  (higher is better)")
+        left.set_xlabel("tokens (higher is better)")
         capacity = [Pair(p.variant, p.place, p.predicted_tokens, p.granted_tokens) for p in points]
         paired_bars(left, capacity, errors=True)
         style.tick_text(left.xaxis, units.format_count, 4)
     right.set_title("KV bytes per token")
-    right.set_xlabel("bytes per token, all layers  (lower is better)")
+    right.set_xlabel("bytes per token (lower is better)")
     sizes = [
         Pair(p.variant, p.place, p.predicted_bytes_per_token, p.granted_bytes_per_token)
         for p in points
@@ -95,6 +100,16 @@ def memory(points: Sequence[MemoryPoint]) -> Figure:
     paired_bars(right, sizes)
     style.tick_text(right.xaxis, units.format_count, 4)
     return fig
+
+
+def _is_known(point: MemoryPoint) -> bool:
+    figures = (
+        point.predicted_tokens,
+        point.granted_tokens,
+        point.predicted_bytes_per_token,
+        point.granted_bytes_per_token,
+    )
+    return any(figure is not None for figure in figures)
 
 
 def _identity(axes: Axes, points: Sequence[MemoryPoint]) -> None:
@@ -109,18 +124,30 @@ def _identity(axes: Axes, points: Sequence[MemoryPoint]) -> None:
     if not known:
         nothing(axes, "no prediction or no granted capacity is known")
         return
-    top = max(max(predicted, granted) for _, predicted, granted in known) * 1.3
+    spots = _by_spot(known)
+    highest = max(max(predicted, granted) for _, predicted, granted in known)
+    top = highest * _headroom(max(map(len, spots.values())))
     axes.plot([0, top], [0, top], color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
     _name_the_line(axes, top, [predicted for _, predicted, _ in known])
-    for point, predicted, granted in known:
-        mark(axes, point.place, predicted, granted, size=9)
-    for number, (spot, names) in enumerate(_by_spot(known).items()):
+    for point, predicted, granted in reversed(known):
+        # The first of a spot lies on top, filled; each other one is a ring around it.
+        ring = spots[predicted, granted].index(point.variant)
+        size = 9 + _RING * ring
+        mark(axes, point.place, predicted, granted, size=size, hollow=ring > 0)
+    for number, (spot, names) in enumerate(spots.items()):
         _label_spot(axes, spot, names, above=number % 2 == 0)
     axes.set_xlim(0, top)
     axes.set_ylim(0, top)
     style.tick_text(axes.xaxis, units.format_count, 4)
     style.tick_text(axes.yaxis, units.format_count, 4)
     style.light_grid(axes, "both")
+
+
+def _headroom(names: int) -> float:
+    """How far above the highest mark the axis goes, so that its label stays below the title."""
+    lines = names + 2
+    share = (_LINE_PT * lines + _RING) / _AXIS_PT
+    return max(1.3, 1 / (1 - min(share, 0.6)))
 
 
 def _name_the_line(axes: Axes, top: float, at: Sequence[float]) -> None:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 #: Shapes that no variant of a server has.
 _HOLLOW = ("p", "h", "X", "*", "d", "<")
+#: A mark so many times the others' range above them would press them flat.
+_FAR = 2.0
+#: A range of perplexity whose ticks are less than a tenth apart, or rounded to look uneven.
+_FINE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +60,12 @@ def draw(marks: Sequence[Mark], trails: Sequence[Trail], levels: Sequence[Level]
     figure, axes = style.figure(3.6 + 0.19 * rows)
     for number, level in enumerate(levels):
         _level(axes, level, number)
+    top = _top(marks, trails, levels)
     for mark in marks:
-        _mark(axes, mark)
+        _mark(axes, mark, top)
     for shape, trail in zip(_HOLLOW * (1 + len(trails) // len(_HOLLOW)), trails, strict=False):
         _trail(axes, trail, shape)
-    _frame(axes, marks, trails, levels)
+    _frame(axes, marks, trails, levels, top)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
     return figure
 
@@ -73,11 +78,41 @@ def _level(axes: Axes, level: Level, number: int) -> None:
         axes.axvline(level.size_bytes, color=style.INK, linewidth=1.1, linestyle=dash)
 
 
-def _mark(axes: Axes, mark: Mark) -> None:
+def _heights(
+    marks: Sequence[Mark], trails: Sequence[Trail], levels: Sequence[Level]
+) -> list[float]:
+    trailed = (y for trail in trails for _, y in trail.points)
+    return [*(mark.perplexity for mark in marks), *trailed, *(one.perplexity for one in levels)]
+
+
+def _top(marks: Sequence[Mark], trails: Sequence[Trail], levels: Sequence[Level]) -> float:
+    """The highest perplexity on the axis; servers' marks far above all others are left above.
+
+    Far is more than ``_FAR`` times the range of what stays; half of the marks stay.
+    """
+    kept = sorted(marks, key=lambda mark: mark.perplexity)
+    while len(kept) > max(1, len(marks) // 2):
+        rest = _heights(kept[:-1], trails, levels)
+        if kept[-1].perplexity - max(rest) <= _FAR * (max(rest) - min(rest)):
+            break
+        kept.pop()
+    return max(_heights(kept, trails, levels))
+
+
+def _mark(axes: Axes, mark: Mark, top: float) -> None:
     look = style.look(mark.place)
+    if mark.perplexity > top:
+        axes.annotate(
+            f"▲ {units.format_count(mark.perplexity, 1)}, above this picture",
+            (mark.size_bytes, top),
+            xytext=(9, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8.5,
+        )
     axes.plot(
         [mark.size_bytes],
-        [mark.perplexity],
+        [min(mark.perplexity, top)],
         marker=look.marker,
         markersize=9,
         linestyle="none",
@@ -102,14 +137,17 @@ def _trail(axes: Axes, trail: Trail, shape: str) -> None:
 
 
 def _frame(
-    axes: Axes, marks: Sequence[Mark], trails: Sequence[Trail], levels: Sequence[Level]
+    axes: Axes,
+    marks: Sequence[Mark],
+    trails: Sequence[Trail],
+    levels: Sequence[Level],
+    high: float,
 ) -> None:
     points = [(mark.size_bytes, mark.perplexity) for mark in marks]
     points += [point for trail in trails for point in trail.points]
     sizes = [x for x, _ in points]
     sizes += [level.size_bytes for level in levels if level.size_bytes is not None]
-    heights = [*(y for _, y in points), *(level.perplexity for level in levels)]
-    right, low, high = max(sizes), min(heights), max(heights)
+    right, low = max(sizes), min(_heights(marks, trails, levels))
     margin = (high - low) * 0.08 or high * 0.05
     axes.set_xlim(0, right * 1.06)
     axes.set_ylim(low - margin, high + margin)
@@ -117,5 +155,6 @@ def _frame(
     axes.set_xlabel("KV memory of one request while it decodes")
     axes.set_ylabel("perplexity of the texts' tails")
     style.byte_ticks(axes.xaxis, right)
-    style.tick_text(axes.yaxis, lambda value: units.format_count(value, 1))
+    digits = 1 if high - low > _FINE else 2
+    style.tick_text(axes.yaxis, lambda value: units.format_count(value, digits))
     style.light_grid(axes, "both")
