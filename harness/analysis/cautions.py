@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from harness.analysis.headline import request_length
 from harness.analysis.quality import has_random_weights
 from harness.analysis.quality_results import QualityAnalysis
 from harness.analysis.reasons import by_reason
@@ -115,6 +116,13 @@ def _machine(evidence: Evidence) -> Iterator[Caution]:
 
 
 def _theory(evidence: Evidence) -> Iterator[Caution]:
+    if (length := request_length(evidence.kv)) is not None:
+        yield Caution(
+            "capacity_in_requests",
+            f"KV capacity is what the engine prints, requests that fit × {format_count(length)} "
+            "tokens: where layers free blocks that is more than the pool ever stores, so read its "
+            "ratio as one of requests",
+        )
     for pool in evidence.kv:
         if pool.predicted is None and pool.predicted_reason is not None:
             yield Caution("theory_unknown", f"{pool.variant}: no theory, {pool.predicted_reason}")

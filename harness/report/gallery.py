@@ -16,6 +16,7 @@ from pathlib import Path
 
 from harness import units
 from harness.analysis.cliff import cliffs
+from harness.analysis.headline import request_length
 from harness.analysis.results import Analysis, Comparison, Ledger, LedgerLine
 from harness.record import TrialRecord
 from harness.report import charts, loads, phases, spread, sweeps, timeline
@@ -81,12 +82,33 @@ def _memory(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart | Non
     return charts.Chart(
         "kv-memory",
         _memory_title(analysis),
-        "Left: each mark is one variant; on the dashed line the engine granted what the formula "
-        "predicts from the model's config.json, below it less. Right: dashed outlines are the "
+        f"{_memory_left(points)} Right: dashed outlines are the "
         "prediction, filled bars what the granted pool works out to; shorter bars hold more "
-        "tokens in the same memory.",
+        f"tokens in the same memory.{_by_requests(analysis)}",
         "; ".join(_memory_alt(p) for p in points),
         lambda: charts.memory(points),
+    )
+
+
+def _memory_left(points: Sequence[charts.MemoryPoint]) -> str:
+    """How to read the left panel: marks about a line, or bars where there are too many marks."""
+    known = [p for p in points if p.predicted_tokens is not None or p.granted_tokens is not None]
+    if len(known) > charts.MAX_MARKS:
+        return "Left: dashed outlines are what the formula predicts, filled bars what was granted."
+    return (
+        "Left: each mark is one variant; on the dashed line the engine granted what the formula "
+        "predicts from the model's config.json, below it less."
+    )
+
+
+def _by_requests(analysis: Analysis) -> str:
+    """What the engine's tokens are where layers free blocks."""
+    length = request_length(analysis.kv)
+    if length is None:
+        return ""
+    return (
+        f" Tokens are as the engine prints them, requests that fit × {units.format_count(length)}: "
+        "where layers free blocks, more than the pool ever stores."
     )
 
 
@@ -121,7 +143,10 @@ def _in_use(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart | Non
     names = {c.workload_label: load_name(analysis, c) for c in analysis.comparisons}
     return charts.Chart(
         "kv-in-use",
-        _in_use_title([(names[label], pairs) for label, pairs in groups]),
+        _in_use_title(
+            [(names[label], pairs) for label, pairs in groups],
+            bound=request_length(analysis.kv) is not None,
+        ),
         "Dashed: the whole blocks that as many full-length requests hold as the load keeps in "
         "flight and the pool takes. Filled: the engine's gauge at its peak. The nearer the two, "
         "the better the theory; the shorter, the less memory the same load needs."
@@ -142,21 +167,29 @@ def _pairs(
     )
 
 
-def _in_use_title(groups: Sequence[tuple[str, Sequence[charts.Pair]]]) -> str:
-    """In how many cases theory is right, and where it is off most."""
+def _in_use_title(
+    groups: Sequence[tuple[str, Sequence[charts.Pair]]], *, bound: bool = False
+) -> str:
+    """In how many cases theory is right, and where it is off most.
+
+    Where layers free blocks theory is a ``bound``: whole requests hold no more than that.
+    """
     errors = [
-        (abs(pair.found / pair.predicted - 1.0), pair, load)
+        (pair.found / pair.predicted - 1.0, pair, load)
         for load, pairs in groups
         for pair in pairs
         if pair.predicted and pair.found is not None
     ]
     if not errors:
         return "Peak KV in use"
-    right = sum(error < _EXACT for error, _, _ in errors)
+    if bound:
+        within = sum(error < _EXACT for error, _, _ in errors)
+        return f"Peak KV in use stays within theory's bound in {within} of {len(errors)} cases"
+    right = sum(abs(error) < _EXACT for error, _, _ in errors)
     if right == len(errors):
         return "Peak KV in use is what theory says, in every case"
-    worst, pair, load = max(errors, key=lambda each: each[0])
-    most = f"{pair.label} is off most, by {units.format_percent(worst)} ({load})"
+    worst, pair, load = max(errors, key=lambda each: abs(each[0]))
+    most = f"{pair.label} is off most, by {units.format_percent(abs(worst))} ({load})"
     return f"Peak KV in use is what theory says in {right} of {len(errors)} cases; {most}"
 
 

@@ -85,7 +85,7 @@ def _lead(found: Sequence[Evicting]) -> str:
     full = next((each for each in found if each.rule is None), None)
     told = "; ".join(
         f"{each.variant} holds at most {format_count(each.measured_blocks, 1)} blocks "
-        f"(predicted {each.predicted_blocks}){_later(each)}{_price(each)}"
+        f"(bound {each.predicted_blocks}){_later(each)}{_price(each)}"
         for each in found
         if each.rule is not None
     )
@@ -109,7 +109,7 @@ def _later(each: Evicting) -> str:
 def _price(each: Evicting) -> str:
     if each.perplexity_ratio is None:
         return ""
-    return f" at {format_ratio(each.perplexity_ratio)} the perplexity of full attention"
+    return f" at {format_ratio(each.perplexity_ratio)} full attention's perplexity of the tails"
 
 
 def _measured(
@@ -299,7 +299,7 @@ def _standing(analysis: Analysis, variant: str) -> str:
     own = analysis.quality.of(variant) if analysis.quality is not None else None
     if own is None:
         return DASH
-    return "broken: its gains don't count" if own.standing == "broken" else own.standing
+    return "fails the gate: its gains don't count" if own.standing == "broken" else own.standing
 
 
 def _kvpress_grid(pressed: Sequence[Pressed]) -> Grid:

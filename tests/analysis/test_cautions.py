@@ -1,11 +1,14 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from harness import store
 from harness.analysis.compare import analyse
 from harness.record import ProcessSample
 from tests.analysis.build import with_run
 from tests.records import GPU_MACHINE, bench, failed, half_written
+from tests.report.stored import unpacked
 
 RECORD, TRIALS = bench(3, environment=GPU_MACHINE)
 
@@ -134,3 +137,15 @@ def test_memory_that_grows_under_load_is_not_called_flat():
 def test_pools_that_the_engine_picked_are_told():
     record = replace(RECORD, scenario={**RECORD.scenario, "kv_budget": {"mode": "engine"}})
     assert "compare bytes per token first" in texts(record)["budget_of_engine"][0]
+
+
+def test_capacity_in_requests_is_said_of_layers_that_free_blocks_and_of_no_others(
+    tmp_path: Path,
+) -> None:
+    def of(scenario: str) -> list[str]:
+        stored = store.read_bench(unpacked(scenario, tmp_path))
+        return texts(*stored).get("capacity_in_requests", [])
+
+    (text,) = of("sliding_window")
+    assert "requests that fit × 4,096 tokens" in text
+    assert of("fp8_vs_fp16") == []

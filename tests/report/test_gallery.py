@@ -3,13 +3,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from harness import store
 from harness.analysis.compare import analyse
 from harness.analysis.results import LedgerLine
 from harness.record import BenchRecord, TrialRecord
 from harness.report import gallery
-from harness.report.charts import PART_NAMES, Chart
+from harness.report.charts import MAX_MARKS, PART_NAMES, Chart
 from harness.report.plate import Plate
 from tests import records
+from tests.report.stored import unpacked
 
 
 def plates_of(folder: Path, made: tuple[BenchRecord, tuple[TrialRecord, ...]]) -> dict[str, Plate]:
@@ -40,6 +42,23 @@ def test_each_chart_states_its_finding_and_how_to_read_it(tmp_path: Path) -> Non
         assert "fp16" in plate.alt
         assert plate.picture.png.is_file()
         assert plate.picture.svg.is_file()
+
+
+def test_where_layers_free_blocks_theory_is_a_bound_and_tokens_are_requests(
+    tmp_path: Path,
+) -> None:
+    found = dict(charts_of(store.read_bench(unpacked("token_eviction", tmp_path))))
+    # A bound on what is held: variants below it are no error of theory.
+    assert found["kv-in-use"].title.startswith("Peak KV in use stays within theory's bound in ")
+    assert "requests that fit × 2,304" in found["kv-memory"].caption
+
+
+def test_bars_are_not_described_as_marks_on_a_line() -> None:
+    many = tuple(f"v{number}" for number in range(MAX_MARKS))
+    caption = dict(charts_of(records.bench(1, variants=("fp16", *many))))["kv-memory"].caption
+    assert caption.startswith("Left: dashed outlines are what the formula predicts")
+    few = dict(charts_of(records.bench(1)))["kv-memory"].caption
+    assert few.startswith("Left: each mark is one variant")
 
 
 def test_without_intervals_a_title_claims_no_difference() -> None:

@@ -65,7 +65,7 @@ def test_blocks_are_told_beside_their_prediction() -> None:
     record, _ = bench(repeats=1)
     section = strategy_eviction.section(record, records, analysis)
     assert section is not None
-    assert "fp8 holds at most 4 blocks (predicted 5)" in section.lead.replace("4.0", "4")
+    assert "fp8 holds at most 4 blocks (bound 5)" in section.lead.replace("4.0", "4")
     memory, pool, price = section.grids
     assert [row[:2] for row in memory.rows] == [
         ("fp16", "everything stays"),
@@ -83,7 +83,7 @@ def test_with_perplexity_measured_the_trade_off_is_drawn_against_full_attention(
 ) -> None:
     analysis, records = planted(8 / 79)
     section = shown(monkeypatch, priced(records, analysis))
-    assert "at 1.25× the perplexity of full attention" in section.lead
+    assert "at 1.25× full attention's perplexity of the tails" in section.lead
     chart = section.charts[0]
     assert chart.name == "strategy-eviction-trade-off"
     assert "Hollow" not in chart.caption
