@@ -230,7 +230,7 @@ class _Asker:
                 malformed, why = malformed + 1, error.what
                 continue
             except (APIError, EngineError) as error:
-                lost = f"{type(error).__name__}: {self._clean(_told(error))}"
+                lost = self._clean(_told(error))
                 return _judgement(question, None, None, attempt, malformed, spent, lost)
             spent.append(usage)
             found = parse_verdict(said)
@@ -270,7 +270,9 @@ class _Asker:
 
 
 def _told(error: APIError | EngineError) -> str:
-    return error.what if isinstance(error, EngineError) else error.message
+    if isinstance(error, EngineError):
+        return error.what
+    return f"{type(error).__name__}: {error.message}"
 
 
 def _text_and_usage(reply: Any) -> tuple[str, tuple[int | None, int | None]]:
