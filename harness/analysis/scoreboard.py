@@ -81,7 +81,8 @@ class ScoreCell:
     ) -> ScoreCell:
         """The cell of answers that have a standing, which is told as its note."""
         stamp: CellStamp = "not measured" if standing in _UNASKED else "measured"
-        return cls(stamp, ratio, shown=shown, note=standing, standing=standing)
+        note = "fails the sanity gate" if standing == "broken" else standing
+        return cls(stamp, ratio, shown=shown, note=note, standing=standing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,7 @@ def recommendation(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
     gains = [row for row in served if _gains(row) and not _broken(row)]
     gains.sort(key=lambda row: (_EFFORTS.index(row.effort), -(row.cells["capacity"].value or 0.0)))
     told = [f"{row.strategy} ({row.effort}): {_gain_text(row)}" for row in gains]
-    told += [f"not {row.strategy}: its answers broke" for row in served if _broken(row)]
+    told += [f"not {row.strategy}: its text fails the gate" for row in served if _broken(row)]
     return tuple(dict.fromkeys(told)) or ("no strategy of these runs shows a gain",)
 
 
@@ -239,6 +240,8 @@ def _gain_text(row: ScoreRow) -> str:
         "unaffected by construction": "answers unaffected by construction",
         "random weights": "no quality with random weights: it takes a model trained so",
     }
+    if row.family == "prefix sharing" and row.workload_label is not None:
+        parts.append(f"under {row.workload_label}")
     unknown = "quality unmeasured here: measure it before using it"
     parts.append(told.get(row.standing, unknown) if row.standing is not None else unknown)
     return ", ".join(parts)
@@ -493,4 +496,4 @@ def _quality(analysis: Analysis, variant: str, family: Family, *, textless: bool
     if told is found.on_context:
         return cell
     of_what = "the texts' last quarter" if told is found.on_tail else "the baseline's answers"
-    return replace(cell, note=f"{found.standing}; perplexity of {of_what}")
+    return replace(cell, note=f"{cell.note}; perplexity of {of_what}")

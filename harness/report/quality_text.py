@@ -17,6 +17,7 @@ from harness.analysis.quality_results import (
     JudgeOutcome,
     QualityAnalysis,
     Range,
+    Standing,
     VariantQuality,
 )
 from harness.scenario import slugify
@@ -88,20 +89,71 @@ def standing_sentence(one: VariantQuality, quality: QualityAnalysis) -> str:
     return f"its answers were compared without a noise floor to hold them against ({figures})."
 
 
-def standing_brief(one: VariantQuality, quality: QualityAnalysis) -> str:
-    """The same finding for the page's opening: what decided it, and all that was graded."""
+def _found(standing: Standing, quality: QualityAnalysis) -> str | None:
+    """What the answers of a standing are said to be; None where a reason has to be told."""
     noise = f"{quality.baseline}'s own noise"
-    found = {
+    return {
         "differs": f"they differ beyond {noise}",
         "indistinguishable": f"they are indistinguishable from {noise}",
         "too few prompts": "they were compared on too few prompts for a claim",
         "no noise floor": "they were compared without a noise floor to hold them against",
-    }
-    if one.standing in ("broken", "not measured"):
+    }.get(standing)
+
+
+def standings_brief(
+    variants: Sequence[VariantQuality], quality: QualityAnalysis
+) -> Iterator[tuple[str, str]]:
+    """(names, what is said of their answers), variants of one standing together."""
+    groups: dict[str, list[VariantQuality]] = {}
+    for one in variants:
+        told = _found(one.standing, quality)
+        groups.setdefault(told or one.variant, []).append(one)
+    for told, ones in groups.items():
+        if len(ones) == 1:
+            yield ones[0].variant, standing_brief(ones[0], quality)
+        else:
+            each = "; ".join(f"{one.variant} {_in_short(one)}" for one in ones)
+            yield listed([one.variant for one in ones]), f"{told}: {each}{_yardstick(quality)}."
+
+
+def _in_short(one: VariantQuality) -> str:
+    """``KL 0.152, needles 8 of 12, same answer 2 of 5``."""
+    told = []
+    if one.on_answers is not None:
+        told.append(f"KL {format_significant(one.on_answers.kl.value)}")
+    if one.retrieval is not None and one.retrieval.needles_asked:
+        told.append(f"needles {one.retrieval.needles_right} of {one.retrieval.needles_asked}")
+    if one.retrieval is not None and one.retrieval.questions_asked:
+        asked = one.retrieval.questions_asked
+        told.append(f"questions {one.retrieval.questions_right} of {asked}")
+    if one.free is not None:
+        told.append(f"same answer {one.free.exact_matches} of {one.free.prompts}")
+    return ", ".join(told) or DASH
+
+
+def _yardstick(quality: QualityAnalysis) -> str:
+    """The baseline's own figures, by which those of several variants are read."""
+    base, floor = quality.baseline_retrieval, quality.floor
+    told = []
+    if floor is not None and floor.on_answers is not None:
+        told.append(f"KL {format_significant(floor.on_answers.kl.value)}")
+    if base is not None and base.needles_asked:
+        told.append(f"needles {base.needles_right}")
+    if base is not None and base.questions_asked:
+        told.append(f"questions {base.questions_right}")
+    if floor is not None and floor.free is not None:
+        told.append(f"same answer {floor.free.exact_matches}")
+    return f" ({quality.baseline} itself: {', '.join(told)})" if told else ""
+
+
+def standing_brief(one: VariantQuality, quality: QualityAnalysis) -> str:
+    """The same finding for the page's opening: what decided it, and all that was graded."""
+    found = _found(one.standing, quality)
+    if found is None:
         return standing_sentence(one, quality)
     told = [*_divergence(one, quality)[:1], *_found_again(one, quality), *_alike(one, quality)]
     figures = f" ({'; '.join(told)})" if told else ""
-    return f"{found[one.standing]}{figures}."
+    return f"{found}{figures}."
 
 
 def _alike(one: VariantQuality, quality: QualityAnalysis) -> list[str]:

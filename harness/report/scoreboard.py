@@ -102,5 +102,5 @@ def _print_cells(row: ScoreRow, console: Console) -> None:
         return
     for metric in METRICS:
         told_cell = cell_text(row.cells[metric])
-        line = f"{HEADS[metric]:14} {told_cell.value:22} {told_cell.stamp:12} {told_cell.note}"
+        line = f"{HEADS[metric]:19} {told_cell.value:22} {told_cell.stamp:12} {told_cell.note}"
         console.print(Padding(Text(printable(line.rstrip())), (0, 0, 0, 4), expand=False))

@@ -66,7 +66,7 @@ def _title(board: Scoreboard) -> str:
         if (row := _best(sound, metric)) is not None
     ]
     count = f"{units.counted(len(rows), 'strategy', 'strategies')} on {board.device}"
-    told = [*best, *([f"{broken} broke the answers"] if broken else [])]
+    told = [*best, *([f"{broken} failed the text gate"] if broken else [])]
     return f"{count}: {'; '.join(told)}" if told else f"{count}: no gain was shown"
 
 

@@ -25,7 +25,7 @@ from harness.analysis.headline import request_length
 from harness.analysis.quality import gate_failures
 from harness.analysis.results import Analysis, Cell, Comparison, KvComparison, Row, Verdict
 from harness.report.names import load_name
-from harness.report.quality_text import judge_clause, reasons_text, standing_brief
+from harness.report.quality_text import judge_clause, reasons_text, standings_brief
 from harness.report.tables import ratio_text, value_text
 from harness.units import listed
 
@@ -80,10 +80,9 @@ def answer(analysis: Analysis) -> Answer:
         return found
     broken = gate_failures(quality)
     measured = [one for one in quality.variants if one.kind == "variant"]
+    whole = [one for one in measured if one.variant not in broken]
     points = [
-        Point(f"Answers of {one.variant}", f": {standing_brief(one, quality)}")
-        for one in measured
-        if one.variant not in broken
+        Point(f"Answers of {names}", f": {told}") for names, told in standings_brief(whole, quality)
     ]
     if measured:
         differs = any(one.standing == "differs" for one in measured)

@@ -90,7 +90,7 @@ def test_sharing_is_not_said_to_hold_as_many_where_the_pool_was_never_full(tmp_p
     assert found.standing == "unaffected by construction"
     (text,) = board.recommendation
     assert "capacity not tested (pool not full)" in text
-    assert text.endswith("answers unaffected by construction")
+    assert "40, concurrency 40, 1000 shared, answers unaffected by construction" in text
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_broken_text_without_a_perplexity_is_broken_all_the_same() -> None:
     )
     board = scoreboard([(bench, replace(analysis, quality=quality))])
     assert board.rows[0].cells["quality"].value is None
-    assert board.recommendation == ("not KV dtype fp8: its answers broke",)
+    assert board.recommendation == ("not KV dtype fp8: its text fails the gate",)
 
 
 def test_a_gain_without_an_interval_is_an_observation() -> None:
@@ -356,4 +356,4 @@ def test_broken_answers_are_never_recommended_and_less_effort_comes_first() -> N
     plugin = replace(good, strategy="eviction", effort="plugin")
     told = recommendation([plugin, worse, good])
     assert [text.split(" (")[0] for text in told[:2]] == ["KV dtype fp8", "eviction"]
-    assert told[2] == "not broken one: its answers broke"
+    assert told[2] == "not broken one: its text fails the gate"

@@ -93,9 +93,9 @@ def test_runs_with_answers_fill_the_quality_column_and_those_without_leave_it_em
     }
     assert all(cell.value is not None for cell in cells.values())
     # Without its sinks the model's text falls apart, and nobody recommends it.
-    assert cells["window_512_only"].note == "broken"
+    assert cells["window_512_only"].note == "fails the sanity gate"
     assert (cells["window_512_only"].value or 0) > 1.5
-    assert any("its answers broke" in line for line in boards.recommendation)
+    assert any("its text fails the gate" in line for line in boards.recommendation)
     bare = scoreboard([run("attention_heads")[:3:2]])
     assert {row.cells["quality"].stamp for row in bare.rows} == {"not measured"}
 

@@ -79,6 +79,27 @@ def test_where_layers_free_blocks_pools_are_compared_by_requests_not_by_tokens(
     assert "KV tokens" not in found
 
 
+def test_answers_of_several_variants_are_told_together_beside_the_baselines_own(
+    tmp_path: Path,
+) -> None:
+    points = real("token_eviction", tmp_path).points
+    (point,) = [point for point in points if point.about.startswith("Answers of")]
+    assert point.about == "Answers of sinks_and_512, sinks_and_256 and snapkv_512"
+    assert "; sinks_and_256 KL 0.1" in point.text
+    assert ", needles 6 of 12, questions 0 of 2, same answer 1 of 5; " in point.text
+    assert "(full itself: KL 0.000668, needles 10, questions 0, same answer 3)" in point.text
+
+
+def test_answers_of_one_variant_are_told_with_needles_questions_and_the_same_answers(
+    tmp_path: Path,
+) -> None:
+    found = told(real("fp8_vs_fp16", tmp_path))
+    assert (
+        "needles 14 → 15 of 18; questions 3 → 2 of 5; same answer 3 of 12, fp16 again 10" in found
+    )
+    assert "Different is not yet worse." in found
+
+
 def test_where_both_pools_hold_the_same_the_load_leads(tmp_path: Path) -> None:
     found = real("prefix_sharing", tmp_path)
     assert found.lead.startswith("shared against not_shared, long prefix (1,000 of 1,025 prompt ")

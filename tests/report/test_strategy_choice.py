@@ -48,7 +48,7 @@ def test_the_finding_names_no_strategy_whose_answers_broke(
     stored: tuple[BenchRecord, Analysis],
 ) -> None:
     section = made(stored)
-    assert "2 broke the answers" in section.lead
+    assert "2 failed the text gate" in section.lead
     assert "most capacity with" in section.lead
     assert "window" not in section.lead
     assert "eviction" not in section.lead
