@@ -111,8 +111,9 @@ def git_state(folder: Path) -> tuple[str | None, bool | None]:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    # A hook or a configured filesystem monitor of the checkout must not run for a mere question.
-    safe = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
+    # A hook or a configured filesystem monitor of the checkout must not run for a mere question,
+    # nor the index be rewritten: ended by the time limit, that would leave its lock behind.
+    safe = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
     try:
         done = subprocess.run(
             ["git", *safe, *words],  # noqa: S607 - git lies where the user's PATH says

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -52,6 +53,14 @@ def test_new_files_count_only_where_they_could_take_part_in_a_run(
     (checkout / path).parent.mkdir(exist_ok=True)
     (checkout / path).write_text("new\n")
     assert git_state(checkout / "harness")[1] is dirty
+
+
+def test_asking_rewrites_nothing_of_the_checkout(checkout: Path) -> None:
+    # A file with another time and the same text: git would note that in its index, under a lock.
+    os.utime(checkout / "README.md", (1_000_000, 1_000_000))
+    before = (checkout / ".git" / "index").read_bytes()
+    assert git_state(checkout / "harness")[1] is False
+    assert (checkout / ".git" / "index").read_bytes() == before
 
 
 def test_outside_a_checkout_nothing_is_known(tmp_path: Path) -> None:
