@@ -430,7 +430,14 @@ def _validate(values: dict[str, Any], spot: _Spot, origins: Sequence[int]) -> Sc
         if first["type"] == "extra_forbidden":
             legal = _legal_keys(path)
             hint = meant(wrong, legal, missing_beside(first, found))
-        raise spot.fail(explain(first, wrong), path, legal=legal, next_move=hint) from None
+        told = explain(first, _called(path))
+        raise spot.fail(told, path, legal=legal, next_move=hint) from None
+
+
+def _called(path: KeyPath) -> str:
+    """What a sentence calls the place: its key, and for an entry of a list the list's."""
+    *above, last = [str(part) for part in path] or [""]
+    return f"entry {last} of {above[-1]}" if above and last.isdecimal() else last
 
 
 #: Steps of pydantic's paths that nobody wrote.

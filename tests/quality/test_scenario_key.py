@@ -56,7 +56,10 @@ def test_the_judge_can_be_switched_off(tmp_path: Path) -> None:
         ({"judge": {"ur": "x"}}, "did you mean 'url'"),
         ({"judge": {"url": "http://j/v1"}}, "needs both url and model"),
         ({"needles": {"depths": [0.5]}}, "'context_tokens' is missing"),
-        ({"needles": {"context_tokens": [64], "depths": [1.5]}}, "at most 1 (given: 1.5)"),
+        (
+            {"needles": {"context_tokens": [64], "depths": [1.5]}},
+            "entry 0 of depths must be at most 1 (given: 1.5)",
+        ),
         # 1000 + 128 tokens in 1024.
         ({"context_tokens": 1000}, "takes 1128 tokens and does not fit max_model_len 1024"),
         ({"needles": {"context_tokens": [1020]}}, "takes 1036 tokens"),
