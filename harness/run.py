@@ -116,7 +116,7 @@ def begin(facts: TrialFacts, environment: Environment, server: ServerFacts) -> R
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class LoadOutcome:
     """How a load ended: the bounds of its measured phase on the trial's clock, and what failed."""
 
     start_s: Seconds | None
@@ -129,7 +129,7 @@ def record_trial(
     started: Run,
     log_path: Path | None,
     sources: Sequence[Source],
-    load: Callable[[TrialFolder, Clock], Played],
+    load: Callable[[TrialFolder, Clock], LoadOutcome],
     *,
     on_sample: Callable[[Sample], None] = lambda _sample: None,
 ) -> Run:
@@ -153,7 +153,7 @@ def record_trial(
 def _under_telemetry(
     folder: TrialFolder,
     sources: Sequence[Source],
-    load: Callable[[TrialFolder, Clock], Played],
+    load: Callable[[TrialFolder, Clock], LoadOutcome],
     on_sample: Callable[[Sample], None],
 ) -> Run:
     clock = Clock()
@@ -200,7 +200,7 @@ class _ServerLoad:
         if isinstance(sample, EngineSample):
             self.kv_usage = sample.kv_cache_usage
 
-    def play(self, folder: TrialFolder, clock: Clock) -> Played:
+    def play(self, folder: TrialFolder, clock: Clock) -> LoadOutcome:
         """Play everything, or as far as the server answers."""
         errors: list[str] = []
         silence = Silence(self.endpoint.target.timeout_s)
@@ -228,7 +228,7 @@ class _ServerLoad:
         )
         self.given_up = silence.reason
         failure = outcome.stopped_early or silence.reason or all_failed(errors, self.plan)
-        return Played(outcome.load_start_s, outcome.load_end_s, failure)
+        return LoadOutcome(outcome.load_start_s, outcome.load_end_s, failure)
 
 
 def all_failed(errors: Sequence[str], plan: Sequence[PlannedRequest]) -> str | None:

@@ -13,6 +13,7 @@
 
 The result types are in ``results``. ``theory`` sees no record and no figure made of one, and what
 makes figures of records (``metrics``, ``occupancy``, ``request_blocks``) reaches no ``theory``, so
-neither can lean on the other. They meet in ``compare`` and, strategy by strategy, in ``bounds``,
-``eviction``, ``prefix``, ``scaling``, ``waste`` and ``stated``; ``tests/test_floors.py`` holds it.
+neither can lean on the other. They meet in ``compare`` and, strategy by strategy, in ``ceilings``,
+``eviction``, ``prefix``, ``scaling``, ``waste`` and ``unstarted_server``; ``tests/test_floors.py``
+holds it.
 """

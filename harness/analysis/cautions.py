@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from harness.analysis.headline import request_length
 from harness.analysis.quality import has_random_weights
 from harness.analysis.quality_results import QualityAnalysis
-from harness.analysis.reasons import by_reason
 from harness.analysis.results import Caution, Comparison, KvComparison, Occupancy, TrialAnalysis
 from harness.analysis.sanity import scale_warning
+from harness.analysis.shared_reasons import by_reason
 from harness.analysis.stats import MIN_REPLICATES
 from harness.record import ATTACHED, BenchRecord, TrialRecord
 from harness.units import (

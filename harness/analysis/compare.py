@@ -14,18 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from harness.analysis.bounds import beyond_bounds, bounds, with_use
 from harness.analysis.cautions import Evidence, cautions
+from harness.analysis.ceilings import beyond_ceilings, trial_ceilings, with_use
 from harness.analysis.granted import granted_figures, granted_pool_bytes
 from harness.analysis.headline import headline
 from harness.analysis.ledger import PredictedMemory, gpus, ledger
 from harness.analysis.metrics import summarize
 from harness.analysis.occupancy import occupancy
-from harness.analysis.plain import to_json
 from harness.analysis.quality import analyse_quality, gated, writes_no_text
 from harness.analysis.results import (
     Analysis,
-    Bounds,
     Comparison,
     KvComparison,
     KvFigures,
@@ -34,10 +32,12 @@ from harness.analysis.results import (
     Summary,
     Theory,
     TrialAnalysis,
+    TrialCeilings,
 )
 from harness.analysis.rows import comparison
-from harness.analysis.stated import stated_env, stated_pool
+from harness.analysis.run_json import to_json
 from harness.analysis.stats import METHOD
+from harness.analysis.unstarted_server import stated_env, stated_pool
 from harness.analysis.verdict import verdicts
 from harness.errors import InputError, ModelConfigError
 from harness.record import BenchRecord, QualityRecords, Run, TrialRecord
@@ -217,8 +217,8 @@ def _trial(
     run, facts = record.run, record.run.trial
     summary = summarize(record) if record.requests or run.status == "sealed" else None
     granted = granted_figures(run)
-    best, no_bounds = _bounds(run, prediction, summary)
-    beaten = () if best is None or summary is None else beyond_bounds(best, summary)
+    best, no_ceilings = _ceilings(run, prediction, summary)
+    beaten = () if best is None or summary is None else beyond_ceilings(best, summary)
     return TrialAnalysis(
         trial_id=facts.trial_id,
         variant=facts.variant,
@@ -236,8 +236,8 @@ def _trial(
         granted=granted,
         granted_observed=granted.num_blocks is not None or granted.kv_cache_tokens is not None,
         verdicts=(*verdicts(record, summary, peers), *beaten),
-        bounds=best,
-        bounds_reason=no_bounds,
+        ceilings=best,
+        ceilings_reason=no_ceilings,
     )
 
 
@@ -270,19 +270,19 @@ def _pressed(run: Run) -> TrialAnalysis:
         granted=KvFigures(),
         granted_observed=False,
         verdicts=(),
-        bounds_reason="transformers is timed on no axis of the servers",
+        ceilings_reason="transformers is timed on no axis of the servers",
     )
 
 
-def _bounds(
+def _ceilings(
     run: Run, prediction: _Prediction, summary: Summary | None
-) -> tuple[Bounds | None, str | None]:
+) -> tuple[TrialCeilings | None, str | None]:
     """What the device could do at best under this load, and how near the load came to it."""
     model, settings = prediction.model, prediction.settings
     if model is None or settings is None:
         return None, prediction.reason
     try:
-        best, reason = bounds(run, model, settings)
+        best, reason = trial_ceilings(run, model, settings)
         if best is None or summary is None:
             return best, reason
         return with_use(best, run, model, settings, summary), None

@@ -36,7 +36,7 @@ from harness.units import Bytes, Fraction, Tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Evicting:
+class EvictionResult:
     """One variant's blocks per request and perplexity; ``rule`` None keeps every token.
 
     ``predicted_blocks``/``measured_blocks`` are the most that a request holds at any moment, those
@@ -65,7 +65,7 @@ class Evicting:
 
 
 @dataclass(frozen=True, slots=True)
-class Pressed:
+class PolicyResult:
     """One policy of kvpress: what it left of a prefill, and what that costs.
 
     ``cache_bytes`` is the mean over the texts, measured on the tensors' storage; ``predicted_*``
@@ -89,27 +89,27 @@ class Pressed:
     perplexity_ratio: float | None
 
 
-def evictions(
+def eviction_results(
     trials: Sequence[TrialAnalysis],
     records: Sequence[TrialRecord],
     quality: QualityAnalysis | None,
-) -> tuple[Evicting, ...]:
+) -> tuple[EvictionResult, ...]:
     """The first sealed trial of each variant, if any variant evicts."""
     if not any(r.run.server is not None and rule_from_env(r.run.server.env) for r in records):
         return ()
     by_id = {record.run.trial.trial_id: record for record in records}
-    found: dict[str, Evicting] = {}
+    found: dict[str, EvictionResult] = {}
     for trial in trials:
         if trial.status == "sealed" and trial.variant not in found:
-            made = _evicting(trial, by_id[trial.trial_id], quality)
+            made = _eviction_result(trial, by_id[trial.trial_id], quality)
             if made is not None:
                 found[trial.variant] = made
     return tuple(found.values()) if any(each.rule for each in found.values()) else ()
 
 
-def _evicting(
+def _eviction_result(
     trial: TrialAnalysis, record: TrialRecord, quality: QualityAnalysis | None
-) -> Evicting | None:
+) -> EvictionResult | None:
     theory, granted, server = trial.theory, trial.granted, record.run.server
     if server is None or theory is None or not granted.block_size or not granted.num_blocks:
         return None
@@ -118,7 +118,7 @@ def _evicting(
     perplexity, ratio = _cost(trial, quality)
     rule = rule_from_env(server.env)
     prompt, output = trial.workload["context_tokens"], trial.workload["output_tokens"]
-    return Evicting(
+    return EvictionResult(
         variant=trial.variant,
         rule=rule,
         length_tokens=prompt + output,
@@ -174,12 +174,14 @@ def _whole_tail(quality: QualityAnalysis) -> Agreement | None:
 # ── kvpress ─────────────────────────────────────────────────────────────────────────────────
 
 
-def presses(records: Sequence[TrialRecord], quality: QualityAnalysis | None) -> tuple[Pressed, ...]:
+def policy_results(
+    records: Sequence[TrialRecord], quality: QualityAnalysis | None
+) -> tuple[PolicyResult, ...]:
     """Every policy of kvpress that the run asked for, measured or not, in running order."""
     tails = {one.variant: one.on_tail for one in (quality.pressed if quality is not None else ())}
     own = [record for record in records if record.run.trial.engine == "kvpress"]
     bare = next((_perplexity(tails, record) for record in own if _press(record) == "none"), None)
-    return tuple(_pressed(record, _perplexity(tails, record), bare) for record in own)
+    return tuple(_policy_result(record, _perplexity(tails, record), bare) for record in own)
 
 
 def _press(record: TrialRecord) -> str:
@@ -191,14 +193,16 @@ def _perplexity(tails: dict[str, Agreement | None], record: TrialRecord) -> floa
     return None if tail is None or record.run.status != "sealed" else tail.perplexity
 
 
-def _pressed(record: TrialRecord, perplexity: float | None, bare: float | None) -> Pressed:
+def _policy_result(
+    record: TrialRecord, perplexity: float | None, bare: float | None
+) -> PolicyResult:
     run = record.run
     ratio = float(run.trial.server_flags.get("compression_ratio") or 0.0)
     prefill = int(run.trial.workload["context_tokens"])
     kept = kept_by_ratio(prefill, ratio)
     rate = _rate(record)
     samples = record.cache_samples
-    return Pressed(
+    return PolicyResult(
         variant=run.trial.variant,
         press=_press(record),
         ratio=ratio,

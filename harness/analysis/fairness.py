@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from harness.analysis.granted import granted_pool_bytes, pool_slots
-from harness.analysis.results import Judgement, Verdict
+from harness.analysis.results import Validity, Verdict
 from harness.record import Run, TrialRecord
 from harness.units import Fraction, format_bytes, format_count
 
@@ -36,7 +36,7 @@ def fairness(
     ]
 
 
-Finding = tuple[Judgement, str, str]
+_Doubt = tuple[Validity, str, str]
 
 
 def _told(runs: Iterable[Run], value: Callable[[Run], Any]) -> list[Any]:
@@ -44,7 +44,7 @@ def _told(runs: Iterable[Run], value: Callable[[Run], Any]) -> list[Any]:
     return list(dict.fromkeys(told for run in runs if (told := value(run)) is not None))
 
 
-def _launches(run: Run, launches: Sequence[Run]) -> Iterator[Finding]:
+def _launches(run: Run, launches: Sequence[Run]) -> Iterator[_Doubt]:
     blocks = _told([run, *launches], _blocks)
     if blocks and max(blocks) > (1 + POOL_TOLERANCE) * min(blocks):
         yield (
@@ -64,7 +64,7 @@ def _differs(
     return mine, ", ".join(theirs)
 
 
-def _machine(run: Run, base: Sequence[Run]) -> Iterator[Finding]:
+def _machine(run: Run, base: Sequence[Run]) -> Iterator[_Doubt]:
     for name, value in _MACHINE:
         if (pair := _differs(run, base, value)) is not None:
             reason = f"the {name} differs: {pair[0]} here, {pair[1]} under the baseline"
@@ -82,7 +82,7 @@ _MACHINE: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
 )
 
 
-def _engine(run: Run, base: Sequence[Run]) -> Iterator[Finding]:
+def _engine(run: Run, base: Sequence[Run]) -> Iterator[_Doubt]:
     version = _differs(run, base, lambda one: one.server.engine_version if one.server else None)
     if version is not None:
         reason = f"the engine differs: {version[0]} here, {version[1]} under the baseline"
@@ -96,7 +96,7 @@ def _engine(run: Run, base: Sequence[Run]) -> Iterator[Finding]:
         yield "suspect", "attention_backend_differs", reason
 
 
-def _pool(run: Run, base: Sequence[Run]) -> Iterator[Finding]:
+def _pool(run: Run, base: Sequence[Run]) -> Iterator[_Doubt]:
     mode = run.trial.kv_budget.get("mode")
     if mode == "equal_tokens":
         yield from _equal_tokens(run, base)
@@ -114,7 +114,7 @@ def _pool(run: Run, base: Sequence[Run]) -> Iterator[Finding]:
         yield "suspect", "kv_pool_differs", f"{reason} ({asked})"
 
 
-def _equal_tokens(run: Run, base: Sequence[Run]) -> Iterator[Finding]:
+def _equal_tokens(run: Run, base: Sequence[Run]) -> Iterator[_Doubt]:
     mine, theirs = _slots(run), _told(base, _slots)
     if mine is None or not theirs:
         reason = "the tokens of a KV pool are unknown: equal budgets can't be confirmed"

@@ -25,9 +25,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.analysis.across import Across, LoadAcross, Side
 from harness.analysis.results import Cell, TrialAnalysis, Verdict
 from harness.analysis.rows import METRICS, Metric
+from harness.analysis.run_comparison import RunComparison, Side, VariantComparison
 from harness.analysis.stats import MIN_REPLICATES
 from harness.errors import InputError, did_you_mean
 from harness.record import HOW_ENDED
@@ -99,7 +99,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class GateResult:
     """The answer and every check behind it."""
 
     verdict: GateVerdict
@@ -155,12 +155,12 @@ def parse_rule(text: str) -> Rule:
 
 
 def decide(
-    across: Across,
+    run_comparison: RunComparison,
     rules: Sequence[Rule],
     *,
     variants: Sequence[str] = (),
     loads: Sequence[str] = (),
-) -> Gate:
+) -> GateResult:
     """Put every rule to every pair; ``variants`` and ``loads`` narrow it, none given is all.
 
     A load is given by its name or its whole label.
@@ -168,14 +168,14 @@ def decide(
     Raises:
         InputError: a variant or load that no run has.
     """
-    kept = _narrowed(across.loads, variants, loads)
+    kept = _narrowed(run_comparison.loads, variants, loads)
     checks = tuple(
-        _check(rule, load, across, place)
+        _check(rule, load, run_comparison, place)
         for rule in rules
         for load in kept
-        for place in range(1, len(across.runs))
+        for place in range(1, len(run_comparison.runs))
     )
-    return Gate(_overall(checks), checks)
+    return GateResult(_overall(checks), checks)
 
 
 def _overall(checks: Sequence[Check]) -> GateVerdict:
@@ -186,8 +186,8 @@ def _overall(checks: Sequence[Check]) -> GateVerdict:
 
 
 def _narrowed(
-    loads: Sequence[LoadAcross], variants: Sequence[str], wanted: Sequence[str]
-) -> list[LoadAcross]:
+    loads: Sequence[VariantComparison], variants: Sequence[str], wanted: Sequence[str]
+) -> list[VariantComparison]:
     by_variant = list(dict.fromkeys(load.variant for load in loads))
     by_load = list(dict.fromkeys(name for load in loads for name in _names(load)))
     for option, given, known in (
@@ -206,7 +206,7 @@ def _narrowed(
     return [load for load in kept if not wanted or set(_names(load)) & set(wanted)]
 
 
-def _names(load: LoadAcross) -> tuple[str, ...]:
+def _names(load: VariantComparison) -> tuple[str, ...]:
     name = load.workload.get("name")
     return (str(name), load.workload_label) if name else (load.workload_label,)
 
@@ -216,15 +216,15 @@ def _names(load: LoadAcross) -> tuple[str, ...]:
 _UNKNOWN = Change(None, None, None)
 
 
-def _check(rule: Rule, load: LoadAcross, across: Across, place: int) -> Check:
-    base, run = across.runs[0], across.runs[place]
+def _check(rule: Rule, load: VariantComparison, run_comparison: RunComparison, place: int) -> Check:
+    base, run = run_comparison.runs[0], run_comparison.runs[place]
     metric = _BY_NAME[rule.metric]
     found = load.comparison
     labels = (base.label, run.label)
     cells = [found.cell(rule.metric, label) for label in labels] if found is not None else []
     known = [cell for cell in cells if cell is not None]
     verdict, reason, change = _answer(
-        rule, metric, load, known, place, forced="workloads" in across.forced
+        rule, metric, load, known, place, forced="workloads" in run_comparison.forced
     )
     counts = [len(cell.replicates) if cell is not None else 0 for cell in cells] or [0, 0]
     return Check(
@@ -244,7 +244,7 @@ def _check(rule: Rule, load: LoadAcross, across: Across, place: int) -> Check:
 def _answer(
     rule: Rule,
     metric: Metric,
-    load: LoadAcross,
+    load: VariantComparison,
     cells: Sequence[Cell],
     place: int,
     *,
@@ -378,7 +378,7 @@ def _by_code(verdicts: Sequence[Verdict]) -> Iterator[Verdict]:
     yield from {verdict.code: verdict for verdict in reversed(verdicts)}.values()
 
 
-def _why_unknown(load: LoadAcross, cells: Sequence[Cell], place: int) -> str:
+def _why_unknown(load: VariantComparison, cells: Sequence[Cell], place: int) -> str:
     lacking = [
         told
         for side in (load.sides[0], load.sides[place])

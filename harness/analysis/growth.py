@@ -53,7 +53,7 @@ class GrowthPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class MemoryGrowth:
     """One variant's points, in order of context, and the line through the single requests.
 
     ``bytes_per_token`` is None without ``MIN_CONTEXTS`` contexts at one request at a time.
@@ -79,7 +79,7 @@ class Growth:
         return None if span is None else span <= FLAT_WITHIN * max(highs)
 
 
-def growths(analysis: Analysis) -> tuple[Growth, ...]:
+def growths(analysis: Analysis) -> tuple[MemoryGrowth, ...]:
     """The growth of each variant that was measured at enough contexts."""
     found: dict[str, list[TrialAnalysis]] = {}
     for trial in analysis.trials:
@@ -89,7 +89,9 @@ def growths(analysis: Analysis) -> tuple[Growth, ...]:
     return tuple(growth for growth in made if growth is not None)
 
 
-def _growth(variant: str, trials: Sequence[TrialAnalysis], analysis: Analysis) -> Growth | None:
+def _growth(
+    variant: str, trials: Sequence[TrialAnalysis], analysis: Analysis
+) -> MemoryGrowth | None:
     points = [_point(trial, analysis.occupancy.get(trial.trial_id)) for trial in trials]
     known = sorted(
         (point for point in points if point is not None),
@@ -98,7 +100,7 @@ def _growth(variant: str, trials: Sequence[TrialAnalysis], analysis: Analysis) -
     if len({point.context_tokens for point in known}) < MIN_CONTEXTS:
         return None
     theory = next((trial.theory for trial in trials if trial.theory is not None), None)
-    return Growth(
+    return MemoryGrowth(
         variant=variant,
         points=tuple(known),
         bytes_per_token=slope([point for point in known if point.requests == 1]),

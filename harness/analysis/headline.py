@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from harness.analysis.results import (
     Cell,
     Comparison,
-    Finding,
     Headline,
+    HeadlineFinding,
     Interval,
     KvComparison,
     Row,
@@ -56,7 +56,7 @@ def headline(
     )
 
 
-def _findings(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+def _findings(comparisons: Sequence[Comparison]) -> Iterator[HeadlineFinding]:
     for metric in POOL_FINDINGS:
         seen: set[str] = set()
         for finding in _of(comparisons, metric, with_workload=False):
@@ -69,7 +69,7 @@ def _findings(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 def _of(
     comparisons: Sequence[Comparison], metric: str, *, with_workload: bool
-) -> Iterator[Finding]:
+) -> Iterator[HeadlineFinding]:
     for comparison in comparisons:
         row = comparison.row(metric)
         base = row.cell(comparison.baseline) if row is not None else None
@@ -81,8 +81,8 @@ def _of(
                 yield _finding(row, base, cell, label)
 
 
-def _finding(row: Row, base: Cell, cell: Cell, workload_label: str | None) -> Finding:
-    return Finding(
+def _finding(row: Row, base: Cell, cell: Cell, workload_label: str | None) -> HeadlineFinding:
+    return HeadlineFinding(
         variant=cell.variant,
         workload_label=workload_label,
         metric=row.metric,

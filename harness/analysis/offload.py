@@ -37,7 +37,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Returning:
+class ReturningTurns:
     """One variant's turns, and the tokens/s at which its first turns were computed.
 
     ``fetched_tokens`` came from outside the device's pool (the engine's external cache), None
@@ -51,16 +51,16 @@ class Returning:
     fetched_tokens: float | None
 
 
-def returnings(records: Sequence[TrialRecord]) -> tuple[Returning, ...]:
+def returning_turns(records: Sequence[TrialRecord]) -> tuple[ReturningTurns, ...]:
     """The turns of every variant that was played with returning conversations."""
     by_variant: dict[str, list[TrialRecord]] = {}
     for record in records:
         if record.run.status == "sealed" and record.run.trial.workload.get("turns"):
             by_variant.setdefault(record.run.trial.variant, []).append(record)
-    return tuple(_returning(name, own) for name, own in by_variant.items())
+    return tuple(_turns_of(name, own) for name, own in by_variant.items())
 
 
-def _returning(variant: str, records: Sequence[TrialRecord]) -> Returning:
+def _turns_of(variant: str, records: Sequence[TrialRecord]) -> ReturningTurns:
     requests = [r for record in records for r in measured(record) if is_completed(r)]
     lengths = sorted({request.prompt_tokens_planned for request in requests})
     turns = tuple(
@@ -68,7 +68,7 @@ def _returning(variant: str, records: Sequence[TrialRecord]) -> Returning:
         for number, length in enumerate(lengths, 1)
     )
     flags = records[0].run.trial.server_flags
-    return Returning(
+    return ReturningTurns(
         variant=variant,
         offloads=flags.get("kv_offloading_size") is not None,
         turns=turns,
@@ -105,7 +105,7 @@ def _fetched(records: Sequence[TrialRecord]) -> float | None:
     )
 
 
-def effective_link(found: Returning, bytes_per_token: float) -> float | None:
+def effective_link(found: ReturningTurns, bytes_per_token: float) -> float | None:
     """Bytes/s at which a variant's last turns were fetched from host memory, as they saw it.
 
     Their wait beyond computing what was not found is put down to fetching; of the tokens found,

@@ -29,7 +29,7 @@ from harness.analysis.agreement import (
 from harness.analysis.judging import judge_outcome
 from harness.analysis.quality_results import (
     Agreement,
-    PressedQuality,
+    PolicyQuality,
     QualityAnalysis,
     Standing,
     VariantQuality,
@@ -121,18 +121,18 @@ def analyse_quality(
         reference_launches=reference.head.launches,
         textless=tuple(sorted(random_weights)),
         pressed=tuple(
-            _pressed(record, reference)
+            _policy_quality(record, reference)
             for record in records.passes
             if record.head.kind == "kvpress"
         ),
     )
 
 
-def _pressed(record: PassRecord, reference: PassRecord) -> PressedQuality:
+def _policy_quality(record: PassRecord, reference: PassRecord) -> PolicyQuality:
     # A policy that was measured again left its earlier scores in place: the last ones count.
     last = {score.index: score for score in record.scores}
     places = paired(reference.scores, tuple(last.values()))
-    return PressedQuality(
+    return PolicyQuality(
         variant=record.head.variant,
         status=record.head.status,
         reason=record.head.reason,
@@ -142,7 +142,7 @@ def _pressed(record: PassRecord, reference: PassRecord) -> PressedQuality:
 
 
 def _on_tail(places: Sequence[Place], reference: PassRecord) -> Agreement | None:
-    """Agreement on the last quarter of each prompt, its first token aside (``pressing``)."""
+    """Agreement on the last quarter of each prompt, its first token aside (``kvpress_trials``)."""
     begins = {score.index: tail_start(score.prompt_length) for score in reference.scores}
     return agreement([p for p in places if not p.in_answer and p.position > begins[p.prompt]])
 

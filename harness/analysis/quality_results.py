@@ -99,7 +99,7 @@ class Retrieval:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class SanityGate:
     """The sanity gate: whether the text is fit to be called text at all.
 
     ``reasons`` say why not, each with its evidence; ``scale_warning`` quotes the engine.
@@ -135,14 +135,14 @@ class VariantQuality:
     trend: Trend
     free: FreeRunning | None
     retrieval: Retrieval | None
-    gate: Gate | None
+    gate: SanityGate | None
     kl_excess: Range | None = None
     standing: Standing = "not measured"
     on_tail: Agreement | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class PressedQuality:
+class PolicyQuality:
     """A policy of kvpress on transformers, held against the baseline on the same places.
 
     ``on_tail`` covers the prompts' last quarter, ``on_answers`` the baseline's answers; both are
@@ -232,13 +232,13 @@ class QualityAnalysis:
     reference_status: str
     reference_reason: str | None
     baseline_retrieval: Retrieval | None
-    baseline_gate: Gate | None
+    baseline_gate: SanityGate | None
     variants: tuple[VariantQuality, ...]
     judges: tuple[JudgeOutcome, ...]
     left_out: tuple[str, ...]
     methods: Mapping[str, str]
     reference_launches: tuple[int, ...] = ()
-    pressed: tuple[PressedQuality, ...] = ()
+    pressed: tuple[PolicyQuality, ...] = ()
     textless: tuple[str, ...] = ()
 
     @property

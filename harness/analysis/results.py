@@ -16,7 +16,7 @@ from typing import Any, Literal
 from harness.analysis.quality_results import QualityAnalysis
 from harness.units import Bytes, Fraction, Seconds, Tokens
 
-Judgement = Literal["valid", "suspect", "invalid"]
+Validity = Literal["valid", "suspect", "invalid"]
 Effect = Literal["higher", "lower", "no difference shown", "no interval", "unknown"]
 Better = Literal["higher", "lower"]
 TheoryKind = Literal["expected", "at least", "at most"]
@@ -50,7 +50,7 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True)
-class Steady:
+class SteadyState:
     """The same figures over the steady-state window (``metrics``), ramp and drain left out."""
 
     start_s: Seconds
@@ -105,7 +105,7 @@ class Summary:
     client_loop_lag_p99_s: Seconds | None
     client_cpu_share: Fraction | None
     client_cpu_share_peak: Fraction | None
-    steady: Steady | None
+    steady: SteadyState | None
     steady_reason: str | None
 
 
@@ -148,7 +148,7 @@ class Verdict:
     """
 
     field: str
-    verdict: Judgement
+    verdict: Validity
     code: str
     reason: str
 
@@ -184,8 +184,8 @@ class Theory:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """The best that one trial's device can do (``bounds``): no TTFT or TPOT below, no rate above.
+class TrialCeilings:
+    """The best that one trial's device can do (``ceilings``): no TTFT or TPOT below, no rate above.
 
     ``mfu``/``mbu`` are operations done and bytes moved, at least, over time and peak.
     """
@@ -205,7 +205,7 @@ class Bounds:
 class TrialAnalysis:
     """One trial as it went.
 
-    ``theory_reason`` says why ``theory`` is None, ``bounds_reason`` why ``bounds`` is. A trial
+    ``theory_reason`` says why ``theory`` is None, ``ceilings_reason`` why ``ceilings`` is. A trial
     that failed keeps the summary of the requests it finished; it enters no comparison.
     """
 
@@ -225,8 +225,8 @@ class TrialAnalysis:
     granted: KvFigures
     granted_observed: bool
     verdicts: tuple[Verdict, ...]
-    bounds: Bounds | None = None
-    bounds_reason: str | None = None
+    ceilings: TrialCeilings | None = None
+    ceilings_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ class Cell:
     effect: Effect | None
     improves: bool | None
     theory: float | None
-    verdict: Judgement
+    verdict: Validity
     verdicts: tuple[Verdict, ...] = ()
 
 
@@ -389,7 +389,7 @@ class Occupancy:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class HeadlineFinding:
     """One effect worth a sentence: a variant's metric against the baseline's, by workload.
 
     ``workload_label`` is None for figures of the pool, which no workload changes. ``codes`` name
@@ -408,7 +408,7 @@ class Finding:
     noise: NoiseFloor | None
     effect: Effect
     improves: bool | None
-    verdict: Judgement
+    verdict: Validity
     codes: tuple[str, ...] = ()
 
 
@@ -423,7 +423,7 @@ class Headline:
 
     question: str
     baseline: str
-    findings: tuple[Finding, ...]
+    findings: tuple[HeadlineFinding, ...]
     pool_limited_workloads: tuple[str, ...]
     theory_agrees: bool | None
     trials_sealed: int

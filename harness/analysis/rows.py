@@ -20,7 +20,7 @@ from harness.analysis.results import (
     Interval,
     NoiseFloor,
     Row,
-    Steady,
+    SteadyState,
     Summary,
     TheoryKind,
     TrialAnalysis,
@@ -72,7 +72,7 @@ def _of_steady(name: str) -> Value:
     return value
 
 
-def _figure(source: Summary | Steady | None, name: str) -> float | None:
+def _figure(source: Summary | SteadyState | None, name: str) -> float | None:
     """``ttft_s.p50`` → ``source.ttft_s.p50``; None where there is no source."""
     value: object = source
     for part in name.split("."):
@@ -114,7 +114,7 @@ def _of_theory(name: str) -> Value:
 
 def _of_bounds(name: str) -> Value:
     def value(trial: TrialAnalysis) -> float | None:
-        bound: float | None = None if trial.bounds is None else getattr(trial.bounds, name)
+        bound: float | None = None if trial.ceilings is None else getattr(trial.ceilings, name)
         return bound
 
     return value

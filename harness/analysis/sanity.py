@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from harness.analysis.quality_results import Agreement, Gate, Retrieval
+from harness.analysis.quality_results import Agreement, Retrieval, SanityGate
 from harness.record import QualityAnswer, QualityScore
 from harness.units import Fraction, format_count, format_percent, format_ratio
 
@@ -83,7 +83,7 @@ def gate(
     found: tuple[Retrieval | None, Retrieval | None] = (None, None),
     log_warnings: Sequence[str] = (),
     scores: Sequence[QualityScore] = (),
-) -> Gate:
+) -> SanityGate:
     """Judge one server's text; ``found`` is (this server's retrieval, the baseline's)."""
     empty, collapsed = shares(answers)
     base_empty, base_collapsed = shares(baseline_answers)
@@ -98,7 +98,7 @@ def gate(
         *_lost(*found),
         *([f"the engine warns of its KV scales: {warning}"] if warning else []),
     ]
-    return Gate(not reasons, tuple(reasons), empty, collapsed, warning)
+    return SanityGate(not reasons, tuple(reasons), empty, collapsed, warning)
 
 
 def _misread(scores: Sequence[QualityScore]) -> list[str]:

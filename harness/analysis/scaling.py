@@ -59,7 +59,7 @@ class PowerFit:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class TimeGrowth:
     """Times of one variant (or of a difference) by length: medians of the launches, and the fit.
 
     ``fit`` is None where the lengths are too few or too near to one another.
@@ -70,7 +70,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CacheBytes:
     """Bytes of a cache at the end of one workload's requests, against what their tokens need.
 
     ``needed_bytes`` is theory: tokens × bytes per token; None where the layout is not known.
@@ -88,9 +88,9 @@ class VariantScaling:
 
     variant: str
     cache: str
-    per_token: Growth
-    total: Growth
-    held: tuple[Held, ...]
+    per_token: TimeGrowth
+    total: TimeGrowth
+    held: tuple[CacheBytes, ...]
 
     @property
     def allocated_bytes(self) -> Bytes:
@@ -107,7 +107,7 @@ class VariantScaling:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class KvComputations:
     """Keys and values computed for one workload's request, counted by theory."""
 
     workload_label: str
@@ -125,9 +125,9 @@ class Scaling:
     """
 
     variants: tuple[VariantScaling, ...]
-    recompute_per_token: Growth | None
-    recompute_total: Growth | None
-    counted: tuple[Counted, ...]
+    recompute_per_token: TimeGrowth | None
+    recompute_total: TimeGrowth | None
+    counted: tuple[KvComputations, ...]
     kv_bytes_per_token: float | None
     engine_version: str | None
 
@@ -247,13 +247,13 @@ def total_curve(requests: Iterable[RequestRecord]) -> Curve:
 # ── fits ────────────────────────────────────────────────────────────────────────────────────
 
 
-def growth(curves: Mapping[int, Curve]) -> Growth:
+def growth(curves: Mapping[int, Curve]) -> TimeGrowth:
     """The median of the launches' curves, and the exponent over the last factor of eight."""
     lengths = sorted({n for curve in curves.values() for n, _ in curve})
     values = {n: [t for curve in curves.values() for m, t in curve if m == n] for n in lengths}
     middle = tuple((n, median(times)) for n, times in values.items())
     fitted = {repeat: part for repeat, curve in curves.items() if (part := _long_part(curve))}
-    return Growth(middle, _fit(list(fitted.values())) if fitted else None)
+    return TimeGrowth(middle, _fit(list(fitted.values())) if fitted else None)
 
 
 def _long_part(curve: Curve) -> Curve:
@@ -293,15 +293,15 @@ def log_slope(curve: Curve) -> float:
 # ── bytes and counts ────────────────────────────────────────────────────────────────────────
 
 
-def _held(trials: Sequence[TrialRecord], rate: float | None) -> tuple[Held, ...]:
-    found: dict[str, Held] = {}
+def _held(trials: Sequence[TrialRecord], rate: float | None) -> tuple[CacheBytes, ...]:
+    found: dict[str, CacheBytes] = {}
     for trial in trials:
         label = _label(trial)
         if label in found or not trial.cache_samples:
             continue
         last = max(trial.cache_samples, key=lambda sample: sample.sequence_tokens)
         needed = None if rate is None else round(last.sequence_tokens * rate)
-        found[label] = Held(label, last.sequence_tokens, last.allocated_bytes, needed)
+        found[label] = CacheBytes(label, last.sequence_tokens, last.allocated_bytes, needed)
     return tuple(found.values())
 
 
@@ -324,14 +324,14 @@ def _bytes_per_token(trial: TrialRecord) -> float | None:
         return None
 
 
-def _counted(trials: Sequence[TrialRecord]) -> tuple[Counted, ...]:
+def _counted(trials: Sequence[TrialRecord]) -> tuple[KvComputations, ...]:
     loads = {_label(trial): trial.run.trial.workload for trial in trials}
     return tuple(_count(label, load) for label, load in loads.items())
 
 
-def _count(label: str, workload: Mapping[str, object]) -> Counted:
+def _count(label: str, workload: Mapping[str, object]) -> KvComputations:
     prompt, output = workload.get("context_tokens"), workload.get("output_tokens")
     size = (prompt if isinstance(prompt, int) else 0, output if isinstance(output, int) else 0)
-    return Counted(
+    return KvComputations(
         label, *size, kv_computations(*size, cached=False), kv_computations(*size, cached=True)
     )

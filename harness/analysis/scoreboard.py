@@ -25,9 +25,9 @@ from harness.analysis.results import (
     Analysis,
     Cell,
     Comparison,
-    Judgement,
     KvComparison,
     TrialAnalysis,
+    Validity,
 )
 from harness.analysis.strategy_names import (
     Effort,
@@ -71,7 +71,7 @@ class ScoreCell:
     low: float | None = None
     high: float | None = None
     shown: bool | None = None
-    judgement: Judgement = "valid"
+    judgement: Validity = "valid"
     note: str | None = None
     standing: AnswerStanding | None = None
 

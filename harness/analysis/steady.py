@@ -29,12 +29,12 @@ from harness.analysis.latency import (
     tpot,
     ttft,
 )
-from harness.analysis.results import Steady
+from harness.analysis.results import SteadyState
 from harness.record import RequestRecord
 from harness.units import Seconds, counted
 
 
-def steady(requests: Sequence[RequestRecord]) -> tuple[Steady | None, str | None]:
+def steady(requests: Sequence[RequestRecord]) -> tuple[SteadyState | None, str | None]:
     """Return the figures of the steady-state window, or None and the reason."""
     done = [request for request in requests if is_completed(request)]
     if not done:
@@ -69,13 +69,15 @@ def _end(request: RequestRecord) -> Seconds:
     return request.sent_s if end is None else end
 
 
-def _figures(done: Sequence[RequestRecord], start: Seconds, end: Seconds, completed: int) -> Steady:
+def _figures(
+    done: Sequence[RequestRecord], start: Seconds, end: Seconds, completed: int
+) -> SteadyState:
     span = end - start
     inside = [r for r in done if r.sent_s >= start and _end(r) <= end]
     begun = [r for r in done if r.sent_s >= start and (r.first_chunk_s or end + 1) <= end]
     output = _output_tokens(done, start, end)
     prompts = _prompt_tokens(done, start, end)
-    return Steady(
+    return SteadyState(
         start_s=start,
         end_s=end,
         completed=completed,

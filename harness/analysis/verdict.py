@@ -16,7 +16,7 @@ from itertools import pairwise
 from harness.analysis.fairness import fairness
 from harness.analysis.latency import P99_NEEDS, is_completed
 from harness.analysis.metrics import measured, phase
-from harness.analysis.results import Distribution, Judgement, Summary, Verdict
+from harness.analysis.results import Distribution, Summary, Validity, Verdict
 from harness.record import GpuSample, RequestRecord, TrialRecord
 from harness.units import (
     MIB,
@@ -69,7 +69,7 @@ P90_NEEDS = 10
 #: Clock limits that are somebody's setting, or no limit at all.
 _NOT_THROTTLING = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting"})
 
-_RANK: dict[Judgement, int] = {"valid": 0, "suspect": 1, "invalid": 2}
+_RANK: dict[Validity, int] = {"valid": 0, "suspect": 1, "invalid": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def touches(verdict: Verdict, metric: str) -> bool:
     return verdict.field in ("*", metric) or metric.startswith(f"{verdict.field}.")
 
 
-def worst(found: Iterable[Verdict]) -> Judgement:
+def worst(found: Iterable[Verdict]) -> Validity:
     """The gravest of the verdicts; valid if there is none."""
     return max((verdict.verdict for verdict in found), key=_RANK.__getitem__, default="valid")
 
@@ -119,7 +119,7 @@ def grouped(found: Iterable[Verdict]) -> tuple[tuple[Verdict, tuple[str, ...]], 
     )
 
 
-def _each(fields: Iterable[str], verdict: Judgement, code: str, reason: str) -> Iterator[Verdict]:
+def _each(fields: Iterable[str], verdict: Validity, code: str, reason: str) -> Iterator[Verdict]:
     return (Verdict(field, verdict, code, reason) for field in fields)
 
 

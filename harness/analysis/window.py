@@ -21,7 +21,7 @@ from harness.units import Bytes, Tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Capped:
+class WindowResult:
     """One variant's blocks per request; ``window_tokens`` None is full attention."""
 
     variant: str
@@ -40,20 +40,22 @@ class Capped:
         return self.measured_blocks <= self.predicted_blocks
 
 
-def capped(trials: Sequence[TrialAnalysis], records: Sequence[TrialRecord]) -> tuple[Capped, ...]:
+def window_results(
+    trials: Sequence[TrialAnalysis], records: Sequence[TrialRecord]
+) -> tuple[WindowResult, ...]:
     """The first sealed trial of each variant, if any variant has a window set by the scenario."""
     by_id = {record.run.trial.trial_id: record for record in records}
-    found: dict[str, Capped] = {}
+    found: dict[str, WindowResult] = {}
     for trial in trials:
         record = by_id[trial.trial_id]
         if trial.status == "sealed" and trial.variant not in found:
-            made = _capped(trial, record)
+            made = _window_result(trial, record)
             if made is not None:
                 found[trial.variant] = made
     return tuple(found.values()) if any(c.window_tokens for c in found.values()) else ()
 
 
-def _capped(trial: TrialAnalysis, record: TrialRecord) -> Capped | None:
+def _window_result(trial: TrialAnalysis, record: TrialRecord) -> WindowResult | None:
     overrides = record.run.trial.server_flags.get("hf_overrides")
     theory, size = trial.theory, trial.granted.block_size
     if not isinstance(overrides, dict) or "sliding_window" not in overrides:
@@ -62,7 +64,7 @@ def _capped(trial: TrialAnalysis, record: TrialRecord) -> Capped | None:
         return None
     if not size or not trial.granted.num_blocks:
         return None
-    return Capped(
+    return WindowResult(
         variant=trial.variant,
         window_tokens=overrides["sliding_window"],
         length_tokens=trial.workload["context_tokens"] + trial.workload["output_tokens"],

@@ -18,7 +18,7 @@ from harness.specs.gpu import GIVEN, GpuSpec, gpu_spec
 from harness.specs.model import ModelSpec, model_spec
 from harness.theory.advice import WHOLE_LENGTH, Advice, Case, Option
 from harness.theory.advice import advise as weigh
-from harness.theory.budget import DEFAULT_UTILIZATION, Budget
+from harness.theory.budget import DEFAULT_UTILIZATION, MemoryBudget
 from harness.theory.settings import EngineSettings, default_max_num_batched_tokens
 from harness.units import (
     DASH,
@@ -130,7 +130,7 @@ def _text(model: str, advice: Advice) -> str:
     return "\n".join(lines)
 
 
-def _pool(budget: Budget) -> str:
+def _pool(budget: MemoryBudget) -> str:
     usable = int(budget.total_bytes * budget.utilization)
     of = (
         f"{format_percent(budget.utilization, 0)} of {format_bytes(budget.total_bytes)}, "

@@ -14,7 +14,7 @@ from harness.specs.gpu import GpuSpec, memory_note
 from harness.specs.kv_dtype import KV_DTYPES, kv_dtype_hint
 from harness.specs.layers import AttentionLayer, Layer
 from harness.specs.model import ModelSpec
-from harness.theory.budget import Budget, plan_budget, requirement
+from harness.theory.budget import MemoryBudget, plan_budget, requirement
 from harness.theory.capacity import KvCapacity, predict_capacity
 from harness.theory.kv import resolved_kv_dtype
 from harness.theory.roofline import (
@@ -159,7 +159,7 @@ def figures(
 
 
 def _per_context(
-    capacity: KvCapacity, tokens: Tokens, requests: int | None, budget: Budget | None
+    capacity: KvCapacity, tokens: Tokens, requests: int | None, budget: MemoryBudget | None
 ) -> dict[str, Any]:
     row: dict[str, Any] = {
         "context_tokens": tokens,
@@ -187,7 +187,7 @@ def _unsplit(model: ModelSpec, settings: EngineSettings) -> Bytes:
 
 def _budget(
     model: ModelSpec, settings: EngineSettings, memory: Memory, contexts: Sequence[Tokens]
-) -> tuple[Budget | None, tuple[str, ...]]:
+) -> tuple[MemoryBudget | None, tuple[str, ...]]:
     if memory.total_bytes is None:
         return None, ()
     longest = settings.max_model_len or model.max_model_len
@@ -207,7 +207,7 @@ def _budget(
     return budget, ()
 
 
-def _memory_json(budget: Budget) -> dict[str, Any]:
+def _memory_json(budget: MemoryBudget) -> dict[str, Any]:
     return {
         "total_bytes": budget.total_bytes,
         "gpu_memory_utilization": budget.utilization,

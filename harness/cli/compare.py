@@ -17,17 +17,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from harness.analysis.across import Across, compare_runs
-from harness.analysis.across_plain import across_json
-from harness.analysis.gate import Gate, Rule, decide, parse_rule
+from harness.analysis.gate import GateResult, Rule, decide, parse_rule
+from harness.analysis.run_comparison import RunComparison, compare_runs
+from harness.analysis.run_comparison_json import run_comparison_json
 from harness.cli import streams
 from harness.cli.runs import find_measured
 from harness.errors import InputError, StoreError
-from harness.report.across import page_folder, write_page
-from harness.report.across_text import across_text
 from harness.report.build import REPORTS_ROOT, check_writable
 from harness.report.markdown import markdown
-from harness.report.terminal import print_across
+from harness.report.run_comparison import page_folder, write_page
+from harness.report.run_comparison_text import run_comparison_text
+from harness.report.terminal import print_run_comparison
 from harness.store import DEFAULT_ROOT, read_bench
 
 
@@ -82,21 +82,24 @@ def compare(
     with _never_a_failed_gate():
         check_writable(reports)
         stored = [read_bench(folder) for folder in folders]
-    across = compare_runs(stored, force_unlike=force_unlike)
-    gate = _answer(across, rules, gate_variant or (), gate_load or ())
+    run_comparison = compare_runs(stored, force_unlike=force_unlike)
+    gate = _answer(run_comparison, rules, gate_variant or (), gate_load or ())
     with _never_a_failed_gate():
-        place = page_folder(across, reports)
+        place = page_folder(run_comparison, reports)
         command = ["kvbench", *sys.argv[1:]]
-        page = write_page(across, gate, place, run_dirs=folders, command=command)
-        _tell(across, gate, page, folders, as_json=as_json, as_markdown=as_markdown)
+        page = write_page(run_comparison, gate, place, run_dirs=folders, command=command)
+        _tell(run_comparison, gate, page, folders, as_json=as_json, as_markdown=as_markdown)
     if gate is not None:
         raise typer.Exit(gate.exit_code)
 
 
 def _answer(
-    across: Across, rules: Sequence[Rule], variants: Sequence[str], loads: Sequence[str]
-) -> Gate | None:
-    return decide(across, rules, variants=variants, loads=loads) if rules else None
+    run_comparison: RunComparison,
+    rules: Sequence[Rule],
+    variants: Sequence[str],
+    loads: Sequence[str],
+) -> GateResult | None:
+    return decide(run_comparison, rules, variants=variants, loads=loads) if rules else None
 
 
 @contextlib.contextmanager
@@ -128,8 +131,8 @@ def _never_a_failed_gate() -> Iterator[None]:
 
 
 def _tell(
-    across: Across,
-    gate: Gate | None,
+    run_comparison: RunComparison,
+    gate: GateResult | None,
     page: Path,
     folders: list[Path],
     *,
@@ -137,15 +140,15 @@ def _tell(
     as_markdown: bool,
 ) -> None:
     """Standard output holds what was asked for and nothing else."""
-    text = across_text(across, gate)
+    text = run_comparison_text(run_comparison, gate)
     if as_json:
-        figures = across_json(across, gate)
+        figures = run_comparison_json(run_comparison, gate)
         paths = {"page": str(page), "folders": [str(folder) for folder in folders]}
         typer.echo(json.dumps({**figures, **paths}, indent=2, allow_nan=False))
     elif as_markdown:
         typer.echo(markdown(text), nl=False)
     else:
-        print_across(text, page, Console(highlight=False))
+        print_run_comparison(text, page, Console(highlight=False))
         return
     if text.gate_answer is not None:
         typer.echo(text.gate_answer, err=True)

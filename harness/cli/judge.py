@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from harness.analysis.judging import judge_outcome
-from harness.analysis.plain import plain
 from harness.analysis.quality_results import JudgeOutcome
+from harness.analysis.run_json import plain
 from harness.cli.runs import find
 from harness.errors import KvbenchError
 from harness.execute.judging import KEY_VARIABLES, api_key, check_url, judge_stored

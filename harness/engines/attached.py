@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from harness.errors import NotFound
 from harness.load.target import hide
 from harness.record import ServerFacts
-from harness.scenario.plain import faults
+from harness.scenario.value_checks import faults
 from harness.telemetry import timed
 from harness.telemetry.engine import read_granted, word
 from harness.units import Seconds

@@ -52,7 +52,7 @@ class KvpressFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ScoreRequest:
     """One prompt under one policy: its tokens, how many are prefilled, which places are scored.
 
     Every position lies behind the prefill.
@@ -67,7 +67,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Pressed:
+class ScoreReply:
     """What came back: tokens and bytes left of the prefill, probabilities (as ``QualityScore``)."""
 
     index: int
@@ -135,7 +135,7 @@ class KvpressEngine(JsonChild):
         """What is added to the child's environment: the model is already on this machine."""
         return dict(vllm.OFFLINE_ENV)
 
-    def score(self, asked: Asked, *, timeout_s: Seconds) -> Pressed | str:
+    def score(self, asked: ScoreRequest, *, timeout_s: Seconds) -> ScoreReply | str:
         """Score one prompt; a text is the child's reason why it could not.
 
         Raises:
@@ -143,14 +143,14 @@ class KvpressEngine(JsonChild):
         """
         self._send(asdict(asked))
         event = next(self._events_until(time.monotonic() + timeout_s))
-        return str(event["error"]) if "error" in event else _pressed(event)
+        return str(event["error"]) if "error" in event else _score_reply(event)
 
 
-def _pressed(event: dict[str, Any]) -> Pressed:
+def _score_reply(event: dict[str, Any]) -> ScoreReply:
     def rows(values: Sequence[Sequence[Any]]) -> tuple[tuple[Any, ...], ...]:
         return tuple(tuple(row) for row in values)
 
-    return Pressed(
+    return ScoreReply(
         index=event["done"],
         kept_tokens=event["kept_tokens"],
         cache_bytes=event["cache_bytes"],

@@ -23,10 +23,10 @@ from harness.errors import (
     ModelConfigError,
     ServerStartError,
 )
-from harness.execute.alone import Company
-from harness.execute.budget import Budget, after_baseline, baseline_pool_bytes, pool_flags
+from harness.execute.budget import KvBudgetState, after_baseline, baseline_pool_bytes, pool_flags
 from harness.execute.device_memory import DeviceMemory
 from harness.execute.facts import effective_config, trial_facts
+from harness.execute.other_benches import OtherBenches
 from harness.execute.progress import Progress
 from harness.record import BenchRecord, Environment, ServerFacts, TrialFacts
 from harness.run import seal_unplayed
@@ -77,10 +77,10 @@ class Bench:
     record: BenchRecord
     environment: Environment
     models: Mapping[str | None, ResolvedModel | None]
-    budget: Budget
+    budget: KvBudgetState
     progress: Progress
     load_workers: int
-    company: Company
+    other_benches: OtherBenches
     memory: DeviceMemory
     spent: Spent
     final_failures: dict[str, tuple[bool, str]] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class Bench:
 
     def look_for_others(self) -> None:
         """Record and tell who else has begun to measure on this machine."""
-        for other in self.company.look():
+        for other in self.other_benches.look():
             # One that was there before a resumed run was interrupted is known already.
             beside = tuple(dict.fromkeys((*self.record.beside, other)))
             self.record = dataclasses.replace(self.record, beside=beside)

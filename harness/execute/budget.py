@@ -24,7 +24,7 @@ from harness.units import Bytes, Tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class KvBudgetState:
     """The budget as known so far; both values are None until it is stated or granted."""
 
     mode: Literal["equal_bytes", "equal_tokens", "engine"]
@@ -37,17 +37,17 @@ class Budget:
         return self.mode == "engine" or (self.value_bytes, self.value_tokens) != (None, None)
 
 
-def initial_budget(stated: KvBudget, server_flags: Mapping[str, Any]) -> Budget:
+def initial_budget(stated: KvBudget, server_flags: Mapping[str, Any]) -> KvBudgetState:
     """The budget before any launch; ``server.kv_cache_memory_bytes`` counts as stated."""
     value_bytes = stated.value_bytes
     if stated.mode == "equal_bytes" and value_bytes is None:
         given = server_flags.get(POOL_FLAG)
         value_bytes = given if isinstance(given, int) else None
-    return Budget(stated.mode, value_bytes, stated.value_tokens)
+    return KvBudgetState(stated.mode, value_bytes, stated.value_tokens)
 
 
 def budget_flags(
-    budget: Budget,
+    budget: KvBudgetState,
     flags: Mapping[str, Any],
     model: ModelSpec | None,
     device: Literal["cpu", "cuda"],
@@ -74,7 +74,7 @@ def budget_flags(
 
 def pool_flags(
     trial: Trial,
-    budget: Budget,
+    budget: KvBudgetState,
     model: ModelSpec | None,
     flags: Mapping[str, Any],
     device: Literal["cpu", "cuda"],
@@ -92,13 +92,15 @@ def pool_flags(
     return extra | emulation_flags(trial, planned, model, pool, device)
 
 
-def after_baseline(budget: Budget, granted: GrantedKv, pool_bytes: Bytes | None) -> Budget:
+def after_baseline(
+    budget: KvBudgetState, granted: GrantedKv, pool_bytes: Bytes | None
+) -> KvBudgetState:
     """The budget once the baseline has been granted its pool."""
     if budget.is_known:
         return budget
     if budget.mode == "equal_tokens":
-        return Budget(budget.mode, value_tokens=granted.kv_cache_tokens)
-    return Budget(budget.mode, value_bytes=pool_bytes)
+        return KvBudgetState(budget.mode, value_tokens=granted.kv_cache_tokens)
+    return KvBudgetState(budget.mode, value_bytes=pool_bytes)
 
 
 def baseline_pool_bytes(

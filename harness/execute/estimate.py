@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from harness.errors import KvbenchError
-from harness.execute import pressing
+from harness.execute import kvpress_trials
 from harness.execute.quality import is_asked
 from harness.execute.strategies import refusal
 from harness.quality.judge import JUDGE_CONCURRENCY, PASSAGE_CHARACTERS
@@ -137,7 +137,7 @@ class _Part:
 
 def _refused(trial: Trial, scenario: Scenario) -> bool:
     if trial.engine == "kvpress":
-        return pressing.refusal(scenario) is not None
+        return kvpress_trials.refusal(scenario) is not None
     return refusal(trial, scenario.profile) is not None
 
 

@@ -1,7 +1,7 @@
 """Launches of kvpress: one child in an environment of its own, which measures every policy.
 
 Method: all policies share a launch, since the model is loaded once; what a trial of them does is
-said by ``pressing``. Where their environment is missing they are skipped and the run goes on.
+said by ``kvpress_trials``. Where their environment is missing they are skipped and the run goes on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.engines.kvpress import KvpressEngine, KvpressSpec
 from harness.errors import EngineMissing, KvbenchError
-from harness.execute import pressing
+from harness.execute import kvpress_trials
 from harness.execute.launch import Launch
 from harness.record import Run
 from harness.scenario import Trial
@@ -28,7 +28,7 @@ class KvpressLaunch(Launch[KvpressEngine]):
     def start(self, log: Path) -> KvpressEngine:
         """Start the child with the model that the policies are applied to."""
         bench, trial = self.bench, self.turn.trial
-        if (why := pressing.refusal(bench.scenario)) is not None:
+        if (why := kvpress_trials.refusal(bench.scenario)) is not None:
             raise EngineMissing(why)
         bench.memory.used_before_start(trial)
         model = bench.model_for(trial, "kvpress")
@@ -61,7 +61,7 @@ class KvpressLaunch(Launch[KvpressEngine]):
         bench = self.bench
         began = time.monotonic()
         try:
-            return pressing.run_pressed_trial(
+            return kvpress_trials.run_policy_trial(
                 bench.folder,
                 bench.facts_of(trial, {}),
                 bench.environment,

@@ -14,8 +14,8 @@ from typing import Literal
 from harness.analysis.compare import NO_POOL
 from harness.engines import kvpress, models, reference, vllm
 from harness.errors import ModelConfigError
-from harness.execute import pressing
-from harness.execute.budget import Budget, after_baseline, initial_budget, pool_flags
+from harness.execute import kvpress_trials
+from harness.execute.budget import KvBudgetState, after_baseline, initial_budget, pool_flags
 from harness.execute.facts import effective_config
 from harness.execute.strategies import check_heads, refusal
 from harness.record import GrantedKv
@@ -55,11 +55,11 @@ def outline(scenario: Scenario) -> tuple[PlannedTrial, ...]:
 
 
 def _from_baseline(
-    budget: Budget,
+    budget: KvBudgetState,
     scenario: Scenario,
     trials: Sequence[Trial],
     known: Mapping[str | None, models.ResolvedModel | None],
-) -> Budget:
+) -> KvBudgetState:
     """What the baseline would be granted, if its own flags say so."""
     baseline = next(trial for trial in trials if trial.is_baseline)
     pool = requested_pool_bytes(baseline.flags, baseline.env, _device(scenario))
@@ -71,12 +71,12 @@ def _from_baseline(
 
 
 def _planned(
-    scenario: Scenario, trial: Trial, model: models.ResolvedModel | None, budget: Budget
+    scenario: Scenario, trial: Trial, model: models.ResolvedModel | None, budget: KvBudgetState
 ) -> PlannedTrial:
     if trial.engine == "reference":
         return PlannedTrial(trial, reference.command(), None, NO_POOL)
     if trial.engine == "kvpress":
-        refused = pressing.refusal(scenario)
+        refused = kvpress_trials.refusal(scenario)
         why = f"will be skipped: {refused}" if refused else NO_POOL
         return PlannedTrial(trial, kvpress.command(), None, why)
     spec, reason = _model(trial, model)
@@ -91,7 +91,7 @@ def _planned(
 
 
 def _extra_flags(
-    scenario: Scenario, trial: Trial, spec: ModelSpec | None, budget: Budget
+    scenario: Scenario, trial: Trial, spec: ModelSpec | None, budget: KvBudgetState
 ) -> dict[str, object]:
     """The flags that kvbench adds: the pool, and what stands in for an emulated strategy."""
     if spec is None:

@@ -18,10 +18,10 @@ from pathlib import Path
 from harness import machine
 from harness.engines import models
 from harness.engines.ceilings import cpu_ceilings
-from harness.execute.alone import announced
 from harness.execute.bench import Bench, Spent
-from harness.execute.budget import Budget, initial_budget
+from harness.execute.budget import KvBudgetState, initial_budget
 from harness.execute.device_memory import DeviceMemory
+from harness.execute.other_benches import announced
 from harness.execute.progress import Progress
 from harness.record import ATTACHED, SCHEMA_VERSION, BenchRecord, Environment
 from harness.scenario import Scenario, Trial, slugify
@@ -107,7 +107,7 @@ def open_bench(
         budget=_budget(wanted.scenario, record),
         progress=progress,
         load_workers=wanted.load_workers,
-        company=held.enter_context(announced(folder)),
+        other_benches=held.enter_context(announced(folder)),
         memory=DeviceMemory(environment, progress),
         spent=Spent(
             startup_s=record.server_startup_s or 0.0,
@@ -158,9 +158,9 @@ def _folder(
     return folder, record
 
 
-def _budget(scenario: Scenario, record: BenchRecord) -> Budget:
+def _budget(scenario: Scenario, record: BenchRecord) -> KvBudgetState:
     """The stated budget, else what an interrupted run's baseline was granted, if anything."""
     budget = initial_budget(scenario.kv_budget, scenario.server)
     if budget.is_known:
         return budget
-    return Budget(budget.mode, record.kv_budget_bytes, record.kv_budget_tokens)
+    return KvBudgetState(budget.mode, record.kv_budget_bytes, record.kv_budget_tokens)

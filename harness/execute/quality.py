@@ -7,7 +7,7 @@ since it is scored on the baseline's answers. A pass that failed or was interrup
 the next launch of its variant, or by ``--resume``; what it recorded stays. With one repeat the
 baseline answers again at the same launch. Where no judge is named, the baseline's server judges
 at its next launch after the variants' (there is none with one repeat); a named judge is asked
-when all servers are gone. Policies of kvpress answer nothing (``pressing``).
+when all servers are gone. Policies of kvpress answer nothing (``kvpress_trials``).
 
 Not covered: variants with a checkpoint of their own, whose tokens are not the baseline's, and
 reshaped models, whose weights can only be random.
@@ -80,7 +80,7 @@ SELF: QualityKind = "self"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Server:
+class QuestionedServer:
     """A healthy server and what is known of it: where it is, whether it lives, its warnings."""
 
     target: Target
@@ -157,7 +157,7 @@ def play_due(
     folder: Path,
     scenario: Scenario,
     trial: Trial,
-    server: Server,
+    server: QuestionedServer,
     progress: Progress,
 ) -> Seconds:
     """Play what is due at this launch; a failure is recorded and told. Returns the time taken.
@@ -177,7 +177,9 @@ def play_due(
     return time.monotonic() - began
 
 
-def _judge_self(folder: Path, scenario: Scenario, server: Server, progress: Progress) -> None:
+def _judge_self(
+    folder: Path, scenario: Scenario, server: QuestionedServer, progress: Progress
+) -> None:
     """Let the baseline's server judge, with as much of a passage as its context holds."""
     quality = scenario.quality or Quality()
     judge = quality.judge or Judge()
@@ -237,7 +239,7 @@ def _play(
     scenario: Scenario,
     trial: Trial,
     kind: QualityKind,
-    server: Server,
+    server: QuestionedServer,
     progress: Progress,
 ) -> QualityPass:
     stored = read_quality(folder)
@@ -270,7 +272,7 @@ def _earlier(stored: QualityRecords, name: str) -> PassRecord | None:
 
 
 def _head(
-    kind: QualityKind, trial: Trial, server: Server, earlier: PassRecord | None
+    kind: QualityKind, trial: Trial, server: QuestionedServer, earlier: PassRecord | None
 ) -> QualityPass:
     before = earlier.head if earlier is not None else None
     launches = (*before.launches, trial.launch) if before is not None else (trial.launch,)
@@ -295,7 +297,7 @@ def _ask(
     head: QualityPass,
     prompts: Sequence[QualityPrompt],
     client: EngineClient,
-    server: Server,
+    server: QuestionedServer,
     progress: Progress,
 ) -> str | None:
     """Play one pass; returns why it could not be finished."""

@@ -22,7 +22,7 @@ from harness.record import (
     ServerFacts,
     TrialFacts,
 )
-from harness.run import Played, ProgressSink, all_failed, begin, record_trial
+from harness.run import LoadOutcome, ProgressSink, all_failed, begin, record_trial
 from harness.scenario import Trial, reference_options
 from harness.shell import relative_to_here, with_tilde
 from harness.store import TrialFolder
@@ -123,7 +123,7 @@ class _Player:
         self._tokens = 0
         self._told_at_s: Seconds = float("-inf")
 
-    def play(self, folder: TrialFolder, clock: Clock) -> Played:
+    def play(self, folder: TrialFolder, clock: Clock) -> LoadOutcome:
         """Play everything, one request after the other."""
         start_s = end_s = None
         for request in self._plan:
@@ -132,9 +132,9 @@ class _Player:
             try:
                 self._play_one(request, folder, clock)
             except ServerDied as error:
-                return Played(start_s, end_s, error.told)
+                return LoadOutcome(start_s, end_s, error.told)
             end_s = clock.now() if start_s is not None else None
-        return Played(start_s, end_s, all_failed(self._errors, self._plan))
+        return LoadOutcome(start_s, end_s, all_failed(self._errors, self._plan))
 
     def _play_one(self, request: PlannedRequest, folder: TrialFolder, clock: Clock) -> None:
         before = self._tokens

@@ -78,7 +78,7 @@ def _ask(bench: Bench, trial: Trial, server: Served, given_up: str | None) -> No
         bench.progress.warn(f"{trial.variant} is not asked about quality: {given_up}")
         return
     endpoint = server.endpoint
-    asked = quality.Server(endpoint.target, endpoint.death, server.facts.log_warnings)
+    asked = quality.QuestionedServer(endpoint.target, endpoint.death, server.facts.log_warnings)
     bench.spent.quality_s += quality.play_due(
         bench.folder, bench.scenario, trial, asked, bench.progress
     )

@@ -162,9 +162,9 @@ def _budget(analysis: Analysis) -> str:
 
 def _ceilings(analysis: Analysis) -> str:
     """What the device does at best, and by whose word; or why nobody knows."""
-    known = next((trial.bounds for trial in analysis.trials if trial.bounds is not None), None)
+    known = next((trial.ceilings for trial in analysis.trials if trial.ceilings is not None), None)
     if known is None:
-        reasons = dict.fromkeys(t.bounds_reason for t in analysis.trials if t.bounds_reason)
+        reasons = dict.fromkeys(t.ceilings_reason for t in analysis.trials if t.ceilings_reason)
         return f"unknown: {next(iter(reasons), 'no trial was played')}"
     return (
         f"{known.device}: {units.format_bandwidth(known.bandwidth_bytes_per_s)}, "

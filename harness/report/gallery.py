@@ -5,8 +5,9 @@ time); a chart whose values are unknown is left out. Titles are written from the
 the bars, by the same rules as the opening sentences: no difference is claimed without an
 interval.
 
-Not covered: the values of what a load gave (``loads``, ``phases``, ``spread``, ``sweeps``) and of
-what happened over time (``timeline``), how a chart is drawn (``charts``) or written (``style``).
+Not covered: the values of what a load gave (``speed_charts``, ``phases``, ``latency_ecdf``,
+``sweeps``) and of what happened over time (``timeline``), how a chart is drawn (``charts``) or
+written (``style``).
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from harness.analysis.cliff import cliffs
 from harness.analysis.headline import request_length
 from harness.analysis.results import Analysis, Comparison, Ledger, LedgerLine
 from harness.record import TrialRecord
-from harness.report import charts, loads, phases, spread, sweeps, timeline
-from harness.report.names import load_name
+from harness.report import charts, latency_ecdf, phases, speed_charts, sweeps, timeline
 from harness.report.places import places
 from harness.report.plate import Plate, plate
+from harness.report.workload_names import workload_name
 from harness.units import Bytes
 
 #: Workloads in one bar chart.
@@ -50,10 +51,10 @@ def charts_of(analysis: Analysis, trials: Sequence[TrialRecord]) -> Iterator[cha
         _memory(analysis, place),
         _in_use(analysis, place),
         _ledger(analysis),
-        loads.throughput(analysis, place),
-        loads.latency(analysis, place),
+        speed_charts.throughput(analysis, place),
+        speed_charts.latency(analysis, place),
         phases.chart_of_phases(analysis, trials),
-        *spread.charts_of_spread(analysis, trials, place),
+        *latency_ecdf.ecdf_charts(analysis, trials, place),
         *(() if _cliff_tells(analysis) else sweeps.charts_of_sweeps(analysis, place)),
         *timeline.charts_over_time(analysis, trials, place),
     ):
@@ -140,7 +141,7 @@ def _in_use(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart | Non
     )
     if not groups:
         return None
-    names = {c.workload_label: load_name(analysis, c) for c in analysis.comparisons}
+    names = {c.workload_label: workload_name(analysis, c) for c in analysis.comparisons}
     return charts.Chart(
         "kv-in-use",
         _in_use_title(
@@ -150,7 +151,7 @@ def _in_use(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart | Non
         "Dashed: the whole blocks that as many full-length requests hold as the load keeps in "
         "flight and the pool takes. Filled: the engine's gauge at its peak. The nearer the two, "
         "the better the theory; the shorter, the less memory the same load needs."
-        + loads.left_out(len(analysis.comparisons) - MAX_GROUPS),
+        + speed_charts.left_out(len(analysis.comparisons) - MAX_GROUPS),
         "; ".join(f"{label}: {_pair_alt(pair)}" for label, pairs in groups for pair in pairs),
         lambda: charts.in_use(groups),
     )

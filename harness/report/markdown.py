@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from harness.characters import harmless
-from harness.report.across_text import AcrossText, CheckText, PairText
+from harness.report.run_comparison_text import CheckText, PairText, RunComparisonText
 from harness.report.tables import CellText, RowText
 from harness.report.terminal import ROWS
 from harness.units import counted
@@ -34,7 +34,7 @@ def code(text: str) -> str:
     return f"{fence}{pad}{line}{pad}{fence}"
 
 
-def markdown(text: AcrossText) -> str:
+def markdown(text: RunComparisonText) -> str:
     """Return the whole comparison; the longest parts are folded, the end is cut if it must be."""
     parts = [
         "## kvbench compare",
@@ -62,7 +62,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
-def _gate(text: AcrossText) -> Iterator[str]:
+def _gate(text: RunComparisonText) -> Iterator[str]:
     if text.gate_answer is None:
         return
     yield f"**{text.gate_answer}**"
@@ -84,12 +84,12 @@ def _check(check: CheckText) -> tuple[str, ...]:
     )
 
 
-def _points(text: AcrossText) -> Iterator[str]:
+def _points(text: RunComparisonText) -> Iterator[str]:
     if text.points:
         yield "\n".join(f"- {code(point)}" for point in text.points)
 
 
-def _runs(text: AcrossText) -> Iterator[str]:
+def _runs(text: RunComparisonText) -> Iterator[str]:
     head = ("run", "id", "scenario", "profile", "device", "model", "engine", "commit", "trials")
     rows = (
         (
@@ -106,7 +106,7 @@ def _runs(text: AcrossText) -> Iterator[str]:
     yield _table(head, rows)
 
 
-def _differences(text: AcrossText) -> Iterator[str]:
+def _differences(text: RunComparisonText) -> Iterator[str]:
     yield "### What differs"
     if not text.differences:
         yield "Nothing that the records tell."
@@ -164,7 +164,7 @@ def _verdict(cell: CellText) -> str:
     return ", ".join(part for part in (cell.effect, doubt) if part) or "—"
 
 
-def _limits(text: AcrossText) -> Iterator[str]:
+def _limits(text: RunComparisonText) -> Iterator[str]:
     if text.limits:
         yield "### Before relying on these figures"
         yield "\n".join(f"- {code(limit)}" for limit in text.limits)

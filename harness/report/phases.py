@@ -12,8 +12,8 @@ from harness.analysis.phases import phases_of_variant
 from harness.analysis.results import Analysis, Comparison
 from harness.record import TrialRecord
 from harness.report import charts
-from harness.report.loads import left_out
-from harness.report.names import load_name
+from harness.report.speed_charts import left_out
+from harness.report.workload_names import workload_name
 
 #: Loads that are drawn, and rows where one variant alone was measured.
 MAX_GROUPS = 6
@@ -59,7 +59,7 @@ def _groups(
             if (parts := _parts(analysis, comparison, variant, records)) is not None
         )
         if rows:
-            made.append((load_name(analysis, comparison), rows))
+            made.append((workload_name(analysis, comparison), rows))
     return made
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from harness.analysis.quality_results import (
     Agreement,
-    Gate,
     JudgeOutcome,
     QualityAnalysis,
     Retrieval,
+    SanityGate,
     VariantQuality,
 )
 from harness.analysis.results import Analysis
@@ -23,7 +23,6 @@ from harness.analysis.retrieval import NEEDLE_TASKS
 from harness.record import BenchRecord, TrialRecord
 from harness.report.charts import Chart
 from harness.report.charts import quality as quality_charts
-from harness.report.parts import Grid, Section
 from harness.report.places import places
 from harness.report.quality_text import (
     KINDS,
@@ -36,6 +35,7 @@ from harness.report.quality_text import (
     share_text,
     standing_sentence,
 )
+from harness.report.section_parts import Grid, Section
 from harness.units import (
     DASH,
     Tokens,
@@ -279,7 +279,7 @@ def _gate_grid(rows: Sequence[tuple[str, VariantQuality]], quality: QualityAnaly
     )
 
 
-def _gate(gate: Gate | None) -> tuple[str, str, str]:
+def _gate(gate: SanityGate | None) -> tuple[str, str, str]:
     if gate is None:
         return DASH, DASH, DASH
     empty, collapsed = (format_percent(s, 0) for s in (gate.empty_share, gate.collapsed_share))

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from harness import units
 from harness.analysis.results import Analysis
-from harness.analysis.scaling import Curve, Growth, PowerFit, Scaling, VariantScaling, scaling
+from harness.analysis.scaling import Curve, PowerFit, Scaling, TimeGrowth, VariantScaling, scaling
 from harness.record import BenchRecord, TrialRecord
 from harness.report.charts import Chart
 from harness.report.charts.reference import HeldBar, TimeLine, held_bars, time_lines
-from harness.report.parts import Grid, Section
+from harness.report.section_parts import Grid, Section
 from harness.theory.recompute import kv_computations, redundant_kv_computations
 
 AXIS = (
@@ -142,7 +142,7 @@ def _measured(found: Scaling) -> Iterator[str]:
     yield f"{AXIS} Engine: {found.engine_version or units.DASH}."
 
 
-def _launches(*growths: Growth) -> str:
+def _launches(*growths: TimeGrowth) -> str:
     counts = {growth.fit.launches for growth in growths if growth.fit is not None}
     return " to ".join(str(count) for count in sorted(counts)) or "no"
 
@@ -290,7 +290,7 @@ def _curve_alt(name: str, curve: Curve) -> str:
 
 
 def _times(
-    found: Scaling, of: Callable[[VariantScaling], Growth], spared: Growth | None
+    found: Scaling, of: Callable[[VariantScaling], TimeGrowth], spared: TimeGrowth | None
 ) -> Iterator[TimeLine]:
     """The line of every variant, and of what recomputation adds where it adds anything."""
     for place, variant in enumerate(found.variants):

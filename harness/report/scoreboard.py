@@ -18,7 +18,7 @@ from harness.characters import printable
 from harness.errors import StoreError
 from harness.report import claims, html
 from harness.report.plate import Plate, plate
-from harness.report.scores import BETTER, HEADS, cell_text, chart, served
+from harness.report.scoreboard_text import BETTER, HEADS, cell_text, chart, served
 from harness.store import write_whole
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from harness.report import (
     strategy_memory,
     strategy_serving,
 )
-from harness.report.parts import Section
 from harness.report.plate import Plate, plate
+from harness.report.section_parts import Section
 
 Maker = Callable[[BenchRecord, Sequence[TrialRecord], Analysis], Section | None]
 

@@ -24,9 +24,9 @@ from harness.analysis.claimable import is_claimable
 from harness.analysis.headline import request_length
 from harness.analysis.quality import gate_failures
 from harness.analysis.results import Analysis, Cell, Comparison, KvComparison, Row, Verdict
-from harness.report.names import load_name
 from harness.report.quality_text import judge_clause, reasons_text, standings_brief
 from harness.report.tables import ratio_text, value_text
+from harness.report.workload_names import workload_name
 from harness.units import listed
 
 #: More sentences about workloads than these bury the answer; the tables hold them all.
@@ -323,7 +323,7 @@ def _latency_weight(ratio: float) -> float:
 
 
 def _workload_point(analysis: Analysis, comparison: Comparison, variant: str) -> Point:
-    about = load_name(analysis, comparison)
+    about = workload_name(analysis, comparison)
     return Point(about, _under(analysis, comparison, variant).removeprefix(about))
 
 
@@ -333,7 +333,7 @@ def _under(analysis: Analysis, comparison: Comparison, variant: str) -> str:
     where = _shared(comparison) + ("pool full" if limited else "pool not full")
     latencies = _latencies(analysis, comparison, variant)
     told = "; ".join([_throughput(comparison, variant), *latencies])
-    return f"{load_name(analysis, comparison)} ({where}): {told}.{_care(comparison, variant)}"
+    return f"{workload_name(analysis, comparison)} ({where}): {told}.{_care(comparison, variant)}"
 
 
 def _shared(comparison: Comparison) -> str:
@@ -483,11 +483,11 @@ def _single_points(analysis: Analysis) -> tuple[Point, ...]:
         if row is not None and cell is not None and cell.value is not None:
             if cell.verdict == "invalid":
                 points.append(
-                    Point(load_name(analysis, comparison), f": withheld, {_why([cell])}.")
+                    Point(workload_name(analysis, comparison), f": withheld, {_why([cell])}.")
                 )
             else:
                 rate = value_text(cell.value, row.unit)
-                points.append(Point(load_name(analysis, comparison), f": {rate} of output."))
+                points.append(Point(workload_name(analysis, comparison), f": {rate} of output."))
     return tuple(points)
 
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from harness.analysis.results import Analysis
 from harness.analysis.scoreboard import METRICS, Scoreboard, ScoreRow, scoreboard
 from harness.record import BenchRecord, TrialRecord
-from harness.report.parts import Grid, Section
-from harness.report.scores import BETTER, HEADS, cell_text, chart, served
+from harness.report.scoreboard_text import BETTER, HEADS, cell_text, chart, served
+from harness.report.section_parts import Grid, Section
 
 #: Fewer families of strategies than these are what the run's own section compares.
 MIN_KINDS = 3

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.analysis.eviction import Evicting, Pressed, evictions, presses
+from harness.analysis.eviction import EvictionResult, PolicyResult, eviction_results, policy_results
 from harness.analysis.quality_results import Retrieval
-from harness.analysis.reasons import by_reason
 from harness.analysis.results import Analysis, TrialAnalysis
+from harness.analysis.shared_reasons import by_reason
 from harness.record import HOW_ENDED, BenchRecord, TrialRecord
 from harness.report.charts import Chart, Pair, trade_off
-from harness.report.parts import Grid, Section
 from harness.report.places import places
+from harness.report.section_parts import Grid, Section
 from harness.report.strategy_rows import blocks_text, pair_chart, throughput_text
 from harness.specs.eviction import SnapKvRule
 from harness.units import (
@@ -54,21 +54,21 @@ def section(
     _bench: BenchRecord, records: Sequence[TrialRecord], analysis: Analysis
 ) -> Section | None:
     """What every rule holds and costs, beside full attention and the policies of kvpress."""
-    found = evictions(analysis.trials, records, analysis.quality)
+    found = eviction_results(analysis.trials, records, analysis.quality)
     if not found:
         return None
-    pressed = presses(records, analysis.quality)
+    policies = policy_results(records, analysis.quality)
     scored = any(isinstance(each.rule, SnapKvRule) for each in found)
-    theory = _RULES + (_BY_SCORE if scored else "") + (_KVPRESS if pressed else "") + _EXACT
+    theory = _RULES + (_BY_SCORE if scored else "") + (_KVPRESS if policies else "") + _EXACT
     return Section(
         anchor="token-eviction",
         title="Evicting tokens: memory against quality",
         claims=("C12",),
         theory=theory,
         lead=_lead(found),
-        grids=tuple(_grids(analysis, found, pressed)),
-        charts=tuple(_charts(analysis, found, pressed)),
-        measured=tuple(_measured(analysis, found, pressed)),
+        grids=tuple(_grids(analysis, found, policies)),
+        charts=tuple(_charts(analysis, found, policies)),
+        measured=tuple(_measured(analysis, found, policies)),
         not_covered=(
             "Keys keep their original positions, so sinks drift away as in ordinary attention. "
             "Prompts longer than the window depend on how the scheduler cuts them into steps. "
@@ -81,7 +81,7 @@ def section(
 # ── sentences ───────────────────────────────────────────────────────────────────────────────
 
 
-def _lead(found: Sequence[Evicting]) -> str:
+def _lead(found: Sequence[EvictionResult]) -> str:
     full = next((each for each in found if each.rule is None), None)
     told = "; ".join(
         f"{each.variant} holds at most {format_count(each.measured_blocks, 1)} blocks "
@@ -99,21 +99,21 @@ def _lead(found: Sequence[Evicting]) -> str:
     )
 
 
-def _later(each: Evicting) -> str:
+def _later(each: EvictionResult) -> str:
     """Where a request holds much less once it decodes, that figure too."""
     if not isinstance(each.rule, SnapKvRule):
         return ""
     return f", {format_count(each.measured_decoding, 1)} while decoding"
 
 
-def _price(each: Evicting) -> str:
+def _price(each: EvictionResult) -> str:
     if each.perplexity_ratio is None:
         return ""
     return f" at {format_ratio(each.perplexity_ratio)} full attention's perplexity of the tails"
 
 
 def _measured(
-    analysis: Analysis, found: Sequence[Evicting], pressed: Sequence[Pressed]
+    analysis: Analysis, found: Sequence[EvictionResult], policies: Sequence[PolicyResult]
 ) -> Iterator[str]:
     yield (
         "The largest number of blocks per running request over the samples of the load, and over "
@@ -130,12 +130,12 @@ def _measured(
             "SnapKV's perplexity is that of decoding: the first three quarters are the prompt, the "
             "rest is decoded token by token, since a prompt's own probabilities precede the cut."
         )
-    yield from _of_kvpress(found, pressed)
-    yield from _left_out(analysis, found, pressed)
+    yield from _of_kvpress(found, policies)
+    yield from _left_out(analysis, found, policies)
 
 
-def _of_kvpress(found: Sequence[Evicting], pressed: Sequence[Pressed]) -> Iterator[str]:
-    done = [each for each in pressed if each.status == "sealed"]
+def _of_kvpress(found: Sequence[EvictionResult], policies: Sequence[PolicyResult]) -> Iterator[str]:
+    done = [each for each in policies if each.status == "sealed"]
     if not done:
         return
     yield (
@@ -156,10 +156,10 @@ def _of_kvpress(found: Sequence[Evicting], pressed: Sequence[Pressed]) -> Iterat
 
 
 def _left_out(
-    analysis: Analysis, found: Sequence[Evicting], pressed: Sequence[Pressed]
+    analysis: Analysis, found: Sequence[EvictionResult], policies: Sequence[PolicyResult]
 ) -> Iterator[str]:
     """What was asked for and could not be measured, one sentence per reason."""
-    failed = {e.variant: f"failed: {e.reason or DASH}" for e in pressed if e.status == "failed"}
+    failed = {e.variant: f"failed: {e.reason or DASH}" for e in policies if e.status == "failed"}
     for reason in by_reason({**analysis.skipped, **failed}):
         likewise = f", likewise {listed(reason.likewise)}" if reason.likewise else ""
         yield f"Not measured: {listed(reason.head)} ({reason.text}){likewise}."
@@ -175,17 +175,17 @@ def _left_out(
 
 
 def _grids(
-    analysis: Analysis, found: Sequence[Evicting], pressed: Sequence[Pressed]
+    analysis: Analysis, found: Sequence[EvictionResult], policies: Sequence[PolicyResult]
 ) -> Iterator[Grid]:
     trials = {trial.variant: trial for trial in reversed(analysis.trials)}
     yield _memory_grid(found)
     yield _pool_grid(analysis, found, trials)
     yield _price_grid(analysis, found, trials)
-    if pressed:
-        yield _kvpress_grid(pressed)
+    if policies:
+        yield _kvpress_grid(policies)
 
 
-def _memory_grid(found: Sequence[Evicting]) -> Grid:
+def _memory_grid(found: Sequence[EvictionResult]) -> Grid:
     return Grid(
         f"On vLLM: what a request of {format_count(found[0].length_tokens)} tokens holds",
         (
@@ -212,7 +212,7 @@ def _memory_grid(found: Sequence[Evicting]) -> Grid:
 
 
 def _pool_grid(
-    analysis: Analysis, found: Sequence[Evicting], trials: dict[str, TrialAnalysis]
+    analysis: Analysis, found: Sequence[EvictionResult], trials: dict[str, TrialAnalysis]
 ) -> Grid:
     return Grid(
         "On vLLM: how many requests the pool admits",
@@ -243,7 +243,7 @@ def _pool_row(analysis: Analysis, variant: str, trial: TrialAnalysis) -> tuple[s
 
 
 def _price_grid(
-    analysis: Analysis, found: Sequence[Evicting], trials: dict[str, TrialAnalysis]
+    analysis: Analysis, found: Sequence[EvictionResult], trials: dict[str, TrialAnalysis]
 ) -> Grid:
     return Grid(
         "On vLLM: what it buys in this pool, and what it costs",
@@ -273,7 +273,7 @@ def _price_grid(
 
 
 def _ceiling(trial: TrialAnalysis) -> str:
-    best = trial.bounds.output_throughput if trial.bounds is not None else None
+    best = trial.ceilings.output_throughput if trial.ceilings is not None else None
     return format_rate(best, "tok/s")
 
 
@@ -302,10 +302,10 @@ def _standing(analysis: Analysis, variant: str) -> str:
     return "fails the gate: its gains don't count" if own.standing == "broken" else own.standing
 
 
-def _kvpress_grid(pressed: Sequence[Pressed]) -> Grid:
+def _kvpress_grid(policies: Sequence[PolicyResult]) -> Grid:
     return Grid(
         f"On transformers, by kvpress: what is left of a prefill of "
-        f"{format_count(pressed[0].prefill_tokens)} tokens",
+        f"{format_count(policies[0].prefill_tokens)} tokens",
         (
             "variant",
             "ratio",
@@ -329,7 +329,7 @@ def _kvpress_grid(pressed: Sequence[Pressed]) -> Grid:
                 format_ratio(each.perplexity_ratio),
                 HOW_ENDED[each.status],
             )
-            for each in pressed
+            for each in policies
         ),
         numeric=frozenset(range(1, 8)),
     )
@@ -339,11 +339,11 @@ def _kvpress_grid(pressed: Sequence[Pressed]) -> Grid:
 
 
 def _charts(
-    analysis: Analysis, found: Sequence[Evicting], pressed: Sequence[Pressed]
+    analysis: Analysis, found: Sequence[EvictionResult], policies: Sequence[PolicyResult]
 ) -> Iterator[Chart]:
     marks = _marks(analysis, found)
     if marks:
-        yield _trade_off(found, marks, pressed)
+        yield _trade_off(found, marks, policies)
     given = [
         Pair(
             each.variant,
@@ -362,13 +362,13 @@ def _charts(
     )
 
 
-def _size(each: Evicting) -> float | None:
+def _size(each: EvictionResult) -> float | None:
     """Bytes while decoding, measured; those that are predicted where no sample shows it."""
     blocks = each.predicted_decoding if each.measured_decoding is None else each.measured_decoding
     return None if blocks is None else blocks * each.block_bytes
 
 
-def _marks(analysis: Analysis, found: Sequence[Evicting]) -> list[trade_off.Mark]:
+def _marks(analysis: Analysis, found: Sequence[EvictionResult]) -> list[trade_off.Mark]:
     return [
         trade_off.Mark(each.variant, places(analysis)[each.variant], size, each.perplexity)
         for each in found
@@ -378,10 +378,10 @@ def _marks(analysis: Analysis, found: Sequence[Evicting]) -> list[trade_off.Mark
     ]
 
 
-def _trails(pressed: Sequence[Pressed]) -> list[trade_off.Trail]:
+def _trails(policies: Sequence[PolicyResult]) -> list[trade_off.Trail]:
     """One per policy, its ratios in order; a policy that compresses nothing is a level."""
     points: dict[str, list[tuple[float, float]]] = {}
-    for each in sorted(pressed, key=lambda one: one.ratio):
+    for each in sorted(policies, key=lambda one: one.ratio):
         if each.press != "none" and each.cache_bytes is not None and each.perplexity is not None:
             points.setdefault(each.press, []).append((each.cache_bytes, each.perplexity))
     return [
@@ -390,7 +390,9 @@ def _trails(pressed: Sequence[Pressed]) -> list[trade_off.Trail]:
     ]
 
 
-def _levels(found: Sequence[Evicting], pressed: Sequence[Pressed]) -> list[trade_off.Level]:
+def _levels(
+    found: Sequence[EvictionResult], policies: Sequence[PolicyResult]
+) -> list[trade_off.Level]:
     full = [
         trade_off.Level("full attention, vLLM", each.perplexity, _size(each))
         for each in found
@@ -398,19 +400,22 @@ def _levels(found: Sequence[Evicting], pressed: Sequence[Pressed]) -> list[trade
     ]
     bare = [
         trade_off.Level("full attention, transformers", each.perplexity)
-        for each in pressed
+        for each in policies
         if each.press == "none" and each.perplexity is not None
     ]
     return [*full[:1], *bare[:1]]
 
 
 def _trade_off(
-    found: Sequence[Evicting], marks: Sequence[trade_off.Mark], pressed: Sequence[Pressed]
+    found: Sequence[EvictionResult],
+    marks: Sequence[trade_off.Mark],
+    policies: Sequence[PolicyResult],
 ) -> Chart:
-    trails, levels = _trails(pressed), _levels(found, pressed)
+    trails, levels = _trails(policies), _levels(found, policies)
     hollow = (
         " Hollow marks are kvpress on transformers, another engine, one line per policy: bytes of "
-        f"its cache's tensors behind a prefill of {format_count(pressed[0].prefill_tokens)} tokens."
+        "its cache's tensors behind a prefill of "
+        f"{format_count(policies[0].prefill_tokens)} tokens."
         if trails
         else ""
     )

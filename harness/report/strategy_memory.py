@@ -17,8 +17,8 @@ from harness.report.charts.strategy import (
     Panel,
     panels,
 )
-from harness.report.parts import Grid, Section
 from harness.report.places import places
+from harness.report.section_parts import Grid, Section
 from harness.report.strategy_rows import blocks_text, pair_chart, throughput_text
 from harness.report.tables import ratio_text
 from harness.units import (
@@ -85,7 +85,7 @@ def growth_section(
     )
 
 
-def _growth_grid(each: growth.Growth) -> Grid:
+def _growth_grid(each: growth.MemoryGrowth) -> Grid:
     return Grid(
         f"{each.variant}: KV memory in use at its peak",
         (
@@ -115,7 +115,7 @@ def _growth_grid(each: growth.Growth) -> Grid:
     )
 
 
-def _growth_title(found: Sequence[growth.Growth]) -> str:
+def _growth_title(found: Sequence[growth.MemoryGrowth]) -> str:
     points = [point for each in found for point in each.points]
     flat = all(each.device_flat for each in found)
     follows = all(point.within_a_block for point in points)
@@ -123,7 +123,7 @@ def _growth_title(found: Sequence[growth.Growth]) -> str:
     return f"{left} while device memory stays flat" if flat else f"{left}; device memory beside it"
 
 
-def _growth_chart(analysis: Analysis, found: Sequence[growth.Growth]) -> Chart:
+def _growth_chart(analysis: Analysis, found: Sequence[growth.MemoryGrowth]) -> Chart:
     curves: list[Curve] = []
     device: list[Curve] = []
     for each in found:
@@ -513,7 +513,7 @@ def window_section(
     _bench: BenchRecord, records: Sequence[TrialRecord], analysis: Analysis
 ) -> Section | None:
     """Blocks per request with and without a window, against the cap."""
-    found = window.capped(analysis.trials, records)
+    found = window.window_results(analysis.trials, records)
     if not found:
         return None
     windowed = [each for each in found if each.window_tokens]
@@ -566,7 +566,7 @@ def _window_limits(analysis: Analysis) -> str:
     )
 
 
-def _window_grid(analysis: Analysis, found: Sequence[window.Capped]) -> Grid:
+def _window_grid(analysis: Analysis, found: Sequence[window.WindowResult]) -> Grid:
     pools = {kv.variant: kv for kv in analysis.kv}
     return Grid(
         f"A request of {format_count(found[0].length_tokens)} tokens",
@@ -610,7 +610,7 @@ def _untrained(records: Sequence[TrialRecord]) -> str:
     return " These weights were not trained with such a window." if forced else ""
 
 
-def _window_chart(analysis: Analysis, found: Sequence[window.Capped]) -> Chart:
+def _window_chart(analysis: Analysis, found: Sequence[window.WindowResult]) -> Chart:
     given = [
         Pair(
             each.variant,

@@ -13,15 +13,15 @@ from harness.record import BenchRecord, TrialRecord
 from harness.report.charts import Ceiling, Chart, Pair
 from harness.report.charts.parts import tick_duration
 from harness.report.charts.strategy import (
-    Bound,
+    CeilingLine,
     Curve,
     Panel,
     Shares,
     panels,
     shares,
 )
-from harness.report.parts import Grid, Section
 from harness.report.places import places
+from harness.report.section_parts import Grid, Section
 from harness.report.strategy_rows import pair_chart
 from harness.report.sweeps import ceiling
 from harness.report.tables import ratio_text
@@ -316,7 +316,7 @@ def offload_section(
     _bench: BenchRecord, records: Sequence[TrialRecord], analysis: Analysis
 ) -> Section | None:
     """TTFT and found tokens turn by turn, and what a host link must carry."""
-    found = [each for each in offload.returnings(records) if each.turns]
+    found = [each for each in offload.returning_turns(records) if each.turns]
     if not found:
         return None
     rate, prefill = _bytes_per_token(analysis), found[0].prefill_tokens_per_s
@@ -343,7 +343,7 @@ def offload_section(
     )
 
 
-def _link_texts(found: Sequence[offload.Returning], rate: float | None) -> Iterator[str]:
+def _link_texts(found: Sequence[offload.ReturningTurns], rate: float | None) -> Iterator[str]:
     """What the host link carried, by each variant that fetched over it."""
     for each in found:
         link = offload.effective_link(each, rate) if each.offloads and rate is not None else None
@@ -363,7 +363,7 @@ def _bytes_per_token(analysis: Analysis) -> float | None:
     return figures[0].kv_bytes_per_token if figures else None
 
 
-def _offload_lead(analysis: Analysis, found: Sequence[offload.Returning]) -> str:
+def _offload_lead(analysis: Analysis, found: Sequence[offload.ReturningTurns]) -> str:
     on = next((each for each in found if each.offloads), None)
     off = next((each for each in found if not each.offloads), None)
     reasons = [
@@ -387,7 +387,7 @@ def _offload_lead(analysis: Analysis, found: Sequence[offload.Returning]) -> str
 
 
 def _offload_theory(
-    found: Sequence[offload.Returning], rate: float | None, prefill: float | None
+    found: Sequence[offload.ReturningTurns], rate: float | None, prefill: float | None
 ) -> str:
     text = (
         "A prefix that was pushed out of the pool is either computed again, at the speed of "
@@ -406,7 +406,7 @@ def _offload_theory(
     )
 
 
-def _offload_grid(found: Sequence[offload.Returning]) -> Grid:
+def _offload_grid(found: Sequence[offload.ReturningTurns]) -> Grid:
     return Grid(
         "Turn by turn",
         ("variant", "turn", "prompt tokens", "requests", "TTFT p50", "found stored"),
@@ -426,7 +426,7 @@ def _offload_grid(found: Sequence[offload.Returning]) -> Grid:
     )
 
 
-def _offload_chart(analysis: Analysis, found: Sequence[offload.Returning]) -> Chart:
+def _offload_chart(analysis: Analysis, found: Sequence[offload.ReturningTurns]) -> Chart:
     curves = []
     for each in found:
         known = [(t.prompt_tokens, t.ttft_p50_s) for t in each.turns if t.ttft_p50_s is not None]
@@ -616,7 +616,7 @@ def _cliff_panel(
     name: str,
     render: Callable[[float], str],
     upright: tuple[tuple[float, str], ...],
-    bound: Bound | None,
+    bound: CeilingLine | None,
 ) -> Panel:
     known = [
         (lv.concurrency, v) for lv, v in zip(each.levels, values, strict=True) if v is not None
@@ -632,7 +632,9 @@ def _cliff_panel(
     return Panel(size, "concurrency", name, (curve,), render, upright, bound)
 
 
-def _bound(best: Ceiling, values: tuple[float, ...], say: Callable[[float], str]) -> Bound | None:
+def _bound(
+    best: Ceiling, values: tuple[float, ...], say: Callable[[float], str]
+) -> CeilingLine | None:
     if not values:
         return None
-    return Bound(tuple(float(n) for n in best.concurrency), values, say(values[-1]))
+    return CeilingLine(tuple(float(n) for n in best.concurrency), values, say(values[-1]))

@@ -14,7 +14,7 @@ from harness import units
 from harness.analysis.results import Analysis, Comparison
 from harness.analysis.sweep import MIN_LEVELS, sweep_key
 from harness.report import charts
-from harness.report.loads import usable
+from harness.report.speed_charts import usable
 
 
 def charts_of_sweeps(analysis: Analysis, places: Mapping[str, int]) -> Iterator[charts.Chart]:

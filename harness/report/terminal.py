@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from harness.analysis.results import Analysis
 from harness.characters import printable
 from harness.record import ATTACHED
-from harness.report.across_text import AcrossText, PairText
+from harness.report.run_comparison_text import PairText, RunComparisonText
 from harness.report.sentence import answer
 from harness.report.tables import CellText, RowText, TableText, table
 from harness.units import DASH, counted
@@ -183,7 +183,7 @@ def _verdict(cell: CellText) -> str:
 # ── several runs ────────────────────────────────────────────────────────────────────────────
 
 
-def print_across(text: AcrossText, page: Path, console: Console) -> None:
+def print_run_comparison(text: RunComparisonText, page: Path, console: Console) -> None:
     """Print runs, differences, tables and the gate's answer, and where the page lies."""
     from rich.text import Text
 
@@ -226,7 +226,7 @@ def _print_pair(pair: PairText, console: Console) -> None:
     console.print(Text(printable(ends), style="dim"), soft_wrap=True)
 
 
-def _print_gate(text: AcrossText, console: Console) -> None:
+def _print_gate(text: RunComparisonText, console: Console) -> None:
     from rich.text import Text
 
     if text.gate_answer is None:

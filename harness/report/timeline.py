@@ -18,7 +18,7 @@ from harness.analysis.occupancy import usable_tokens
 from harness.analysis.results import Analysis, Comparison, Occupancy
 from harness.record import EngineSample, TrialRecord
 from harness.report import charts
-from harness.report.names import load_name
+from harness.report.workload_names import workload_name
 
 #: Workloads that are drawn; the records of the others are in the results.
 MAX_TIMELINES = 4
@@ -74,7 +74,7 @@ def _occupancy(
     more = units.counted(rest, "more variant is", "more variants are")
     return charts.Chart(
         f"kv-over-time-{number}",
-        _occupancy_title(load_name(analysis, comparison), comparison, lines),
+        _occupancy_title(workload_name(analysis, comparison), comparison, lines),
         "Above, how full the pool is: the coloured line is the engine's own gauge, the grey band "
         "what the request log says must be stored (its upper edge counts prompts that were sent "
         "and may still be waiting). Below, requests running and waiting; fewer waiting is "

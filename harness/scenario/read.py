@@ -4,7 +4,7 @@ Built on PyYAML's safe loader: no tags beyond the standard ones, no aliases (a s
 use for them, and nested ones can be made to expand without bound), no key given twice, no key
 that YAML reads as anything but text, no number that YAML 1.1 reads otherwise than a person does
 (``1e-6`` as text, ``1:30`` as 90, ``010`` as 8). Dates stay text. Values that nothing downstream
-could store, print or pass on (``plain``) are refused here.
+could store, print or pass on (``value_checks``) are refused here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from harness.errors import NotFound, ScenarioError
-from harness.scenario.plain import faults
+from harness.scenario.value_checks import faults
 
 KeyPath = tuple[str | int, ...]
 

@@ -27,7 +27,7 @@ from harness.specs.eviction import EvictionRule
 from harness.specs.gpu import GpuSpec, memory_note
 from harness.specs.model import ModelSpec
 from harness.specs.pool import usable_blocks
-from harness.theory.budget import DEFAULT_UTILIZATION, Budget, plan_budget
+from harness.theory.budget import DEFAULT_UTILIZATION, MemoryBudget, plan_budget
 from harness.theory.capacity import KvCapacity, predict_capacity
 from harness.theory.prefix import shared_blocks
 from harness.theory.roofline import ceilings_of, decode_work, prefill_work
@@ -94,7 +94,7 @@ class Advice:
 
     case: Case
     gpu: str
-    budget: Budget
+    budget: MemoryBudget
     options: tuple[Option, ...]
     recommended: str | None
     why: str
@@ -132,7 +132,7 @@ def advise(
     return Advice(case, gpu.name, budget, told, recommended, why, cards, notes)
 
 
-def _estimated(budget: Budget) -> Iterator[str]:
+def _estimated(budget: MemoryBudget) -> Iterator[str]:
     """The weights' assumption where they are no plain count."""
     weights = budget.terms[0]
     if "estimate" in weights.assumption or "×" in weights.assumption:
@@ -147,7 +147,7 @@ class _Served:
     settings: EngineSettings
     gpu: GpuSpec
     case: Case
-    budget: Budget
+    budget: MemoryBudget
 
     def on_cards(self, times: int) -> _Served:
         cards = self.settings.tensor_parallel_size * times
@@ -446,7 +446,9 @@ def _advisable(option: Option) -> bool:
     return not option.strategy.startswith(_INT4.name)
 
 
-def _recommend(options: Sequence[Option], budget: Budget, case: Case) -> tuple[str | None, str]:
+def _recommend(
+    options: Sequence[Option], budget: MemoryBudget, case: Case
+) -> tuple[str | None, str]:
     asked = f"{case.concurrency:,} requests of {case.context_tokens:,} tokens"
     fitting = sorted(
         (option for option in options if option.fits and _advisable(option)),
@@ -513,7 +515,7 @@ def _only_int4(options: Sequence[Option]) -> str:
     return f". Of the flags only {_named(easy[0])} would do: measure its answers first"
 
 
-def _none_fits(options: Sequence[Option], budget: Budget, asked: str) -> str:
+def _none_fits(options: Sequence[Option], budget: MemoryBudget, asked: str) -> str:
     weighed = filter(_advisable, options)
     best = max(weighed, key=lambda option: option.concurrency or 0.0)
     nearest = (
@@ -523,7 +525,7 @@ def _none_fits(options: Sequence[Option], budget: Budget, asked: str) -> str:
     return nearest if budget.fits else f"{_too_large(budget)}; {nearest}"
 
 
-def _too_large(budget: Budget) -> str:
+def _too_large(budget: MemoryBudget) -> str:
     return (
         "the weights and overhead alone exceed what the engine may use of one card by "
         f"{format_bytes(-budget.kv_bytes)}"
@@ -540,5 +542,5 @@ def _also(fitting: Sequence[Option], chosen: Option) -> str:
     return f". These fit too: {'; '.join(map(_named, others))}" if others else ""
 
 
-def _levers(budget: Budget) -> str:
+def _levers(budget: MemoryBudget) -> str:
     return "; ".join(lever.change for lever in budget.levers[:2]) or "a larger card"

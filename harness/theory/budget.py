@@ -66,7 +66,7 @@ class Lever:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class MemoryBudget:
     """Where one GPU's memory goes. ``kv_bytes`` may be negative: the rest already exceeds it."""
 
     total_bytes: Bytes
@@ -95,7 +95,7 @@ def plan_budget(
     weights_bytes: Bytes | None = None,
     overhead_bytes: Bytes | None = None,
     context_tokens: Tokens | None = None,
-) -> Budget:
+) -> MemoryBudget:
     """Itemise one GPU's memory; given weights or overhead replace the estimates.
 
     Levers are told in requests of ``context_tokens``, ``max_model_len`` where that is None.
@@ -105,7 +105,7 @@ def plan_budget(
     """
     card = _Card(model, settings, total_bytes, utilization, weights_bytes, overhead_bytes)
     length = context_tokens or settings.max_model_len or model.max_model_len
-    return Budget(total_bytes, utilization, card.terms(), card.kv(), _levers(card, length))
+    return MemoryBudget(total_bytes, utilization, card.terms(), card.kv(), _levers(card, length))
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,7 @@ def requirement(
     requests: int,
     context_tokens: Tokens,
     *,
-    budget: Budget | None = None,
+    budget: MemoryBudget | None = None,
 ) -> Requirement:
     """The memory that N requests of L tokens need, and the utilisation it means on a GPU."""
     kv = required_kv_bytes(capacity, requests, context_tokens)

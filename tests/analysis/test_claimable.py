@@ -8,13 +8,13 @@ import pytest
 
 from harness.analysis.claimable import is_claimable, ratios_with_intervals
 from harness.analysis.compare import analyse
-from harness.analysis.results import Analysis, Comparison, Effect, Judgement
+from harness.analysis.results import Analysis, Comparison, Effect, Validity
 from harness.report.sentence import answer
 from tests import records
 
 
 def planted(
-    p50: Effect, p90: Effect, count: int, verdict: Judgement = "valid"
+    p50: Effect, p90: Effect, count: int, verdict: Validity = "valid"
 ) -> tuple[Analysis, Comparison]:
     """A run whose TTFT has these effects, from ``count`` requests a repeat."""
     made = analyse(*records.bench(3, workloads=(records.EXERCISE,)))
@@ -68,7 +68,7 @@ def planted(
     ],
 )
 def test_a_tail_is_claimed_beside_its_median_or_from_enough_requests(
-    p50: Effect, p90: Effect, count: int, verdict: Judgement, expected: bool
+    p50: Effect, p90: Effect, count: int, verdict: Validity, expected: bool
 ) -> None:
     analysis, comparison = planted(p50, p90, count, verdict)
     assert is_claimable(analysis, comparison, "ttft_s.p90", "fp8") is expected

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness.analysis.compare import analyse
-from harness.analysis.eviction import evictions, measured_decoding
+from harness.analysis.eviction import eviction_results, measured_decoding
 from harness.record import EngineSample, RequestRecord, TrialRecord
 from harness.specs.eviction import EvictionRule
 from tests.analysis.build import with_run
@@ -45,7 +45,7 @@ def planted(usage: float) -> tuple[Any, Any]:
 def test_predicted_blocks_come_from_the_rule_in_the_servers_environment() -> None:
     """Blocks of 128: sinks take 1, ceil((255 + 128) / 128) + 1 = 4; 5 of ceil(1,024 / 128) = 8."""
     analysis, records = planted(0.5)
-    full, evicting = evictions(analysis.trials, records, None)
+    full, evicting = eviction_results(analysis.trials, records, None)
     assert (full.rule, full.predicted_blocks) == (None, 8)
     assert evicting.rule == EvictionRule(4, 256)
     assert evicting.predicted_blocks == 5
@@ -54,14 +54,14 @@ def test_predicted_blocks_come_from_the_rule_in_the_servers_environment() -> Non
 def test_measured_blocks_are_the_usable_pool_over_the_running_requests() -> None:
     """The evicting variant's pool has 80 blocks, 79 usable: 79 × 8/79 / 2 = 4 per request."""
     analysis, records = planted(8 / 79)
-    evicting = evictions(analysis.trials, records, None)[1]
+    evicting = eviction_results(analysis.trials, records, None)[1]
     assert evicting.measured_blocks == 4.0
     assert evicting.holds
 
 
 def test_more_blocks_than_predicted_do_not_hold() -> None:
     analysis, records = planted(16 / 79)
-    evicting = evictions(analysis.trials, records, None)[1]
+    evicting = eviction_results(analysis.trials, records, None)[1]
     assert evicting.measured_blocks == 8.0
     assert evicting.holds is False
 
@@ -76,7 +76,7 @@ def test_the_price_is_the_perplexity_of_the_same_tails_over_the_baselines() -> N
         pressed=(),
         of=lambda _variant: SimpleNamespace(on_tail=seen),
     )
-    full, evicting = evictions(analysis.trials, records, quality)
+    full, evicting = eviction_results(analysis.trials, records, quality)
     assert (full.perplexity, full.perplexity_ratio) == (12.0, 1.0)
     assert (evicting.perplexity, evicting.perplexity_ratio) == (13.2, 1.1)
 
@@ -127,9 +127,11 @@ def test_what_a_warm_up_held_is_not_of_the_load() -> None:
 
 def test_without_a_measured_quality_the_price_is_unknown() -> None:
     analysis, records = planted(0.1)
-    assert {each.perplexity_ratio for each in evictions(analysis.trials, records, None)} == {None}
+    assert {each.perplexity_ratio for each in eviction_results(analysis.trials, records, None)} == {
+        None
+    }
 
 
 def test_a_run_without_eviction_has_nothing_to_show() -> None:
     run, trials = bench(repeats=1)
-    assert evictions(analyse(run, trials).trials, trials, None) == ()
+    assert eviction_results(analyse(run, trials).trials, trials, None) == ()

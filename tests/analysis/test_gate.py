@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 
-from harness.analysis.across import Across, compare_runs
-from harness.analysis.gate import NAMES, Check, Gate, decide, parse_rule
+from harness.analysis.gate import NAMES, Check, GateResult, decide, parse_rule
+from harness.analysis.run_comparison import RunComparison, compare_runs
 from harness.errors import InputError
 from harness.record import GrantedKv, TrialRecord
 from tests import records
@@ -20,7 +20,7 @@ SLOWER = "output_throughput<-5%"
 MORE_BYTES = "kv_bytes_per_token>+0%"
 
 
-def gate(stored: Sequence[Stored], *rules: str, variant: str | None = None) -> Gate:
+def gate(stored: Sequence[Stored], *rules: str, variant: str | None = None) -> GateResult:
     return decide(
         compare_runs(stored),
         [parse_rule(rule) for rule in rules],
@@ -201,8 +201,8 @@ def test_a_new_variant_has_not_regressed_and_one_that_is_gone_may_have() -> None
 
 def test_loads_that_are_unlike_and_forced_do_not_count() -> None:
     other = records.bench(3, workloads=(runs.SMALL, runs.TIGHT))
-    across = compare_runs([other, B], force_unlike=True)
-    found = decide(across, [parse_rule("output_throughput<-50%")])
+    run_comparison = compare_runs([other, B], force_unlike=True)
+    found = decide(run_comparison, [parse_rule("output_throughput<-50%")])
     assert [c.verdict for c in found.checks] == ["pass", "not applicable"] * 2
 
 
@@ -255,7 +255,7 @@ def test_launches_that_were_granted_unlike_amounts_decide_by_all_of_them() -> No
 
 
 @cache
-def _two_loads() -> Across:
+def _two_loads() -> RunComparison:
     one = records.bench(3, workloads=(runs.SMALL, runs.TIGHT))
     return compare_runs([one, runs.again(one), runs.all_slower(runs.again(one, "c"), 2.0)])
 

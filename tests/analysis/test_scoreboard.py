@@ -8,7 +8,7 @@ import pytest
 
 from harness import store
 from harness.analysis.compare import analyse
-from harness.analysis.quality_results import Gate, QualityAnalysis, VariantQuality
+from harness.analysis.quality_results import QualityAnalysis, SanityGate, VariantQuality
 from harness.analysis.results import Analysis
 from harness.analysis.scoreboard import METRICS, ScoreRow, recommendation, scoreboard
 from harness.errors import InputError
@@ -306,7 +306,7 @@ def test_broken_text_without_a_perplexity_is_broken_all_the_same() -> None:
         trend="unknown",
         free=None,
         retrieval=None,
-        gate=Gate(False, ("half of the answers are empty",), 0.5, None),
+        gate=SanityGate(False, ("half of the answers are empty",), 0.5, None),
         standing="broken",
     )
     quality = QualityAnalysis(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.analysis.window import capped
+from harness.analysis.window import window_results
 from harness.record import TrialRecord
 from tests.analysis.strategy_build import analysed, record, request, scrapes
 
@@ -32,7 +32,7 @@ def test_a_windowed_request_stays_below_its_cap() -> None:
         "full", None, (1.0, 12 / 80, 1), (2.0, 24 / 80, 2), (3.0, 24 / 80, 2), (4.0, 24 / 80, 2)
     )
     window = served("w", 512, (1.0, 6 / 80, 1), (2.0, 6 / 80, 1), (3.0, 5 / 80, 1))
-    first, second = capped(analysed(full, window)[1].trials, [full, window])
+    first, second = window_results(analysed(full, window)[1].trials, [full, window])
     assert (first.window_tokens, first.predicted_blocks, first.measured_blocks) == (None, 12, 12.0)
     assert (second.window_tokens, second.predicted_blocks, second.measured_blocks) == (512, 7, 6.0)
     assert second.holds
@@ -50,16 +50,16 @@ def test_a_sample_at_which_a_request_was_just_admitted_does_not_count() -> None:
         (4.0, 14 / 80, 1),
         (5.0, 14 / 80, 2),
     )
-    _, second = capped(analysed(full, window)[1].trials, [full, window])
+    _, second = window_results(analysed(full, window)[1].trials, [full, window])
     assert second.measured_blocks == 6.0
 
 
 def test_a_cap_that_is_overrun_is_told() -> None:
     full = served("full", None, (1.0, 12 / 80, 1), (2.0, 12 / 80, 1), (3.0, 12 / 80, 1))
     window = served("w", 512, (1.0, 9 / 80, 1), (2.0, 9 / 80, 1), (3.0, 9 / 80, 1))
-    assert capped(analysed(full, window)[1].trials, [full, window])[1].holds is False
+    assert window_results(analysed(full, window)[1].trials, [full, window])[1].holds is False
 
 
 def test_a_run_without_windows_has_no_such_analysis() -> None:
     full = served("full", None, (1.0, 12 / 80, 1))
-    assert capped(analysed(full)[1].trials, [full]) == ()
+    assert window_results(analysed(full)[1].trials, [full]) == ()

@@ -14,7 +14,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from harness import store
-from harness.analysis.across_plain import SCHEMA, SCHEMA_VERSION
+from harness.analysis.run_comparison_json import SCHEMA, SCHEMA_VERSION
 from harness.cli.app import build
 from harness.errors import InputError, NotFound
 from tests import records

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from harness.engines.kvpress import (
-    Asked,
     KvpressEngine,
     KvpressFacts,
     KvpressSpec,
-    Pressed,
+    ScoreReply,
+    ScoreRequest,
     missing,
 )
 from harness.engines.kvpress_env import child
@@ -34,14 +34,14 @@ def engine(kvpress_child: KvpressEngine) -> KvpressEngine:
     return kvpress_child
 
 
-def asked(press: str = "none", ratio: float = 0.0, **changes: object) -> Asked:
+def asked(press: str = "none", ratio: float = 0.0, **changes: object) -> ScoreRequest:
     given = {"tokens": TOKENS, "prefill": 40, "positions": (41, 45, 59), "index": 3}
-    return Asked(press=press, compression_ratio=ratio, **{**given, **changes})  # type: ignore[arg-type]
+    return ScoreRequest(press=press, compression_ratio=ratio, **{**given, **changes})  # type: ignore[arg-type]
 
 
-def score(engine: KvpressEngine, wanted: Asked) -> Pressed:
+def score(engine: KvpressEngine, wanted: ScoreRequest) -> ScoreReply:
     found = engine.score(wanted, timeout_s=60)
-    assert isinstance(found, Pressed), found
+    assert isinstance(found, ScoreReply), found
     return found
 
 

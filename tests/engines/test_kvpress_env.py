@@ -27,7 +27,7 @@ def test_bytes_are_those_of_the_storage_not_of_the_view() -> None:
 
 
 def test_a_line_tells_policy_ratio_tokens_bytes_and_perplexities() -> None:
-    line = child.as_text(child.Pressed("KnormPress", 0.5, 1250, 27 << 20, (22.88, 7.6)))
+    line = child.as_text(child.PolicyRow("KnormPress", 0.5, 1250, 27 << 20, (22.88, 7.6)))
     assert line.split() == ["KnormPress", "0.50", "1250", "27.0", "22.88", "/", "7.60"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import EngineMissing, KvbenchError, ServerStartError
-from harness.execute import alone
+from harness.execute import other_benches
 from harness.execute.bench import Bench, Turn
 from harness.execute.launch import Launch, run_launch
 from harness.execute.prepare import Wanted, open_bench
@@ -59,7 +59,7 @@ class Made(Launch[Engine]):
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
-    monkeypatch.setattr(alone, "cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setattr(other_benches, "cache_root", lambda: tmp_path / "cache")
     model = tmp_path / "model"
     model.mkdir()
     assert "engine: reference" in SCENARIO

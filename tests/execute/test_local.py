@@ -21,8 +21,8 @@ from harness import store
 from harness.errors import EngineMissing, ScenarioError
 from harness.execute import prepare
 from harness.execute.adaptive import Until
-from harness.execute.alone import announced
 from harness.execute.local import run_scenario
+from harness.execute.other_benches import announced
 from harness.execute.progress import Silent
 from harness.record import BenchRecord, CpuPeaks, GpuFacts, TrialRecord
 from harness.scenario import Scenario, Trial, load_scenario

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.execute import alone
+from harness.execute import other_benches
 
 
 def stand_in_for_engine(patch: pytest.MonkeyPatch, cache: Path) -> None:
@@ -17,7 +17,7 @@ def stand_in_for_engine(patch: pytest.MonkeyPatch, cache: Path) -> None:
     for name in ("FAKE_ENGINE", "FAKE_ENGINE_FP8", "FAKE_TOY", "FAKE_TOY_FP8"):
         patch.delenv(name, raising=False)
     # Whatever else is measured on this machine is no company of a test.
-    patch.setattr(alone, "cache_root", lambda: cache)
+    patch.setattr(other_benches, "cache_root", lambda: cache)
     # An inherited proxy must never see what is meant for 127.0.0.1.
     patch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     patch.setenv("http_proxy", "http://127.0.0.1:9")

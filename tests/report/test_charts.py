@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from harness.report import charts, style
-from harness.report.charts.parts import with_bound
+from harness.report.charts.parts import with_ceiling
 
 
 def texts(axes: object) -> list[str]:
@@ -126,9 +126,9 @@ def test_a_sweep_leaves_out_what_was_not_measured() -> None:
 
 
 def test_a_near_bound_stretches_the_axis_and_a_far_one_does_not() -> None:
-    assert with_bound(10.0, (4.0, 16.0)) == 16.0
-    assert with_bound(10.0, (4.0, 16.1)) == 10.0
-    assert with_bound(10.0, ()) == 10.0
+    assert with_ceiling(10.0, (4.0, 16.0)) == 16.0
+    assert with_ceiling(10.0, (4.0, 16.1)) == 10.0
+    assert with_ceiling(10.0, ()) == 10.0
 
 
 @pytest.mark.parametrize("place", range(len(style.LOOKS)))

@@ -7,10 +7,9 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from harness.analysis.across import compare_runs
 from harness.analysis.gate import decide, parse_rule
+from harness.analysis.run_comparison import compare_runs
 from harness.record import TrialRecord
-from harness.report.across_text import across_text
 from harness.report.markdown import (
     _MAX_REASON,
     MAX_CHARACTERS,
@@ -19,6 +18,7 @@ from harness.report.markdown import (
     code,
     markdown,
 )
+from harness.report.run_comparison_text import run_comparison_text
 from tests import records
 from tests.analysis import runs
 from tests.analysis.runs import Stored
@@ -31,9 +31,9 @@ HOSTILE = (
 
 
 def written(*stored: Stored, rules: tuple[str, ...] = (), force: bool = False) -> str:
-    across = compare_runs(stored, force_unlike=force)
-    gate = decide(across, [parse_rule(rule) for rule in rules]) if rules else None
-    return markdown(across_text(across, gate))
+    run_comparison = compare_runs(stored, force_unlike=force)
+    gate = decide(run_comparison, [parse_rule(rule) for rule in rules]) if rules else None
+    return markdown(run_comparison_text(run_comparison, gate))
 
 
 def tokens(text: str) -> list[Token]:

@@ -7,7 +7,7 @@ import pytest
 
 from harness import store
 from harness.analysis.compare import analyse
-from harness.analysis.quality_results import Gate
+from harness.analysis.quality_results import SanityGate
 from harness.analysis.results import Analysis, Comparison, Row
 from harness.report.sentence import Answer, answer
 from tests import records
@@ -265,7 +265,7 @@ def failing(**reasons: tuple[str, ...]) -> Analysis:
     assert quality is not None
     (fp8,) = [one for one in quality.variants if one.kind == "variant"]
     broken = tuple(
-        replace(fp8, variant=name, standing="broken", gate=Gate(False, why, None, None))
+        replace(fp8, variant=name, standing="broken", gate=SanityGate(False, why, None, None))
         for name, why in reasons.items()
     )
     return replace(made, quality=replace(quality, variants=(fp8, *broken)))

@@ -11,8 +11,8 @@ from harness.analysis.compare import analyse
 from harness.analysis.results import Analysis
 from harness.record import BenchRecord
 from harness.report import html, strategy_choice, style
-from harness.report.parts import Section
 from harness.report.section import Drawn
+from harness.report.section_parts import Section
 from tests import records
 from tests.report.stored import unpacked
 

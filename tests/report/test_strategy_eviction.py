@@ -9,17 +9,17 @@ import pytest
 
 from harness.analysis import eviction
 from harness.analysis.compare import analyse
-from harness.analysis.eviction import Evicting, Pressed
+from harness.analysis.eviction import EvictionResult, PolicyResult
 from harness.report import strategy_eviction, style
-from harness.report.parts import Section
+from harness.report.section_parts import Section
 from harness.specs.eviction import SnapKvRule
 from tests.analysis.test_eviction import planted
 from tests.records import bench
 
 
-def policy(press: str, ratio: float, **changes: Any) -> Pressed:
+def policy(press: str, ratio: float, **changes: Any) -> PolicyResult:
     kept = round(1536 * (1 - ratio))
-    made = Pressed(
+    made = PolicyResult(
         variant=f"kvpress_{press}_{ratio:g}",
         press=press,
         ratio=ratio,
@@ -37,9 +37,9 @@ def policy(press: str, ratio: float, **changes: Any) -> Pressed:
     return replace(made, **changes)
 
 
-def priced(records: Any, analysis: Any) -> tuple[Evicting, ...]:
+def priced(records: Any, analysis: Any) -> tuple[EvictionResult, ...]:
     """The planted variants with perplexities, and decode figures in place of the planted gauge."""
-    found = eviction.evictions(analysis.trials, records, None)
+    found = eviction.eviction_results(analysis.trials, records, None)
     return tuple(
         replace(each, perplexity=12.0 * ratio, perplexity_ratio=ratio, measured_decoding=blocks)
         for each, ratio, blocks in zip(found, (1.0, 1.25), (8.0, 4.0), strict=True)
@@ -48,13 +48,13 @@ def priced(records: Any, analysis: Any) -> tuple[Evicting, ...]:
 
 def shown(
     monkeypatch: pytest.MonkeyPatch,
-    found: tuple[Evicting, ...],
-    pressed: tuple[Pressed, ...] = (),
+    found: tuple[EvictionResult, ...],
+    policies: tuple[PolicyResult, ...] = (),
     **changes: Any,
 ) -> Section:
     analysis, records = planted(8 / 79)
-    monkeypatch.setattr(strategy_eviction, "evictions", lambda *_given: found)
-    monkeypatch.setattr(strategy_eviction, "presses", lambda *_given: pressed)
+    monkeypatch.setattr(strategy_eviction, "eviction_results", lambda *_given: found)
+    monkeypatch.setattr(strategy_eviction, "policy_results", lambda *_given: policies)
     section = strategy_eviction.section(bench(repeats=1)[0], records, replace(analysis, **changes))
     assert section is not None
     return section
@@ -98,8 +98,8 @@ def test_policies_of_kvpress_are_hollow_marks_and_said_to_be_another_engines(
 ) -> None:
     """Two ratios are one trail; the policy that compresses nothing is a line, no mark."""
     analysis, records = planted(8 / 79)
-    pressed = (policy("none", 0.0), policy("snapkv", 0.833), policy("snapkv", 0.667))
-    section = shown(monkeypatch, priced(records, analysis), pressed)
+    policies = (policy("none", 0.0), policy("snapkv", 0.833), policy("snapkv", 0.667))
+    section = shown(monkeypatch, priced(records, analysis), policies)
     chart = section.charts[0]
     assert "another engine" in chart.caption
     with style.drawing():
@@ -122,8 +122,8 @@ def test_snapkv_is_held_against_kvpress_where_both_kept_as_many(
     analysis, records = planted(8 / 79)
     full, cut = priced(records, analysis)
     cut = replace(cut, rule=SnapKvRule(512))
-    pressed = (policy("snapkv", 0.667), policy("snapkv", 0.833))
-    told = " ".join(shown(monkeypatch, (full, cut), pressed).measured)
+    policies = (policy("snapkv", 0.667), policy("snapkv", 0.833))
+    told = " ".join(shown(monkeypatch, (full, cut), policies).measured)
     assert "vLLM cut to 512 tokens gives a perplexity of 15.00" in told
     assert "kvpress at 511 tokens (ratio 0.667) 14.00" in told
 

@@ -13,8 +13,8 @@ from harness.analysis.compare import analyse
 from harness.record import EngineSample, ProcessSample, RequestRecord, TrialRecord
 from harness.report.build import build_report
 from harness.report.claims import CLAIMS, claims
-from harness.report.parts import Section
 from harness.report.section import sections
+from harness.report.section_parts import Section
 from harness.scenario import load_scenario
 from tests.analysis.strategy_build import analysed, record, request, scrapes
 from tests.records import bench as whole_bench

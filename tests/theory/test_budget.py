@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from harness.theory.budget import (
-    Budget,
     BudgetTerm,
     Lever,
+    MemoryBudget,
     activation_bytes,
     kv_bytes_left,
     plan_budget,
@@ -55,7 +55,7 @@ def test_a_model_that_does_not_fit_has_a_negative_pool_and_levers() -> None:
     assert "tensor_parallel_size" in budget.levers[0].change
 
 
-def lever(budget: Budget, beginning: str) -> Lever:
+def lever(budget: MemoryBudget, beginning: str) -> Lever:
     return next(found for found in budget.levers if found.change.startswith(beginning))
 
 

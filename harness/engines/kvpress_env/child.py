@@ -55,7 +55,7 @@ _EAGER = "ObservedAttentionPress"
 
 
 @dataclass(frozen=True, slots=True)
-class Pressed:
+class PolicyRow:
     """One policy at one ratio: bytes and tokens kept of one text, perplexity of each text."""
 
     press: str
@@ -120,11 +120,11 @@ def behind(model: Any, ids: Any, prefill: int, press: Any | None) -> tuple[Any, 
     return torch.cat([first.logits[:, -1:], rest.logits[:, :-1]], dim=1).float(), kept, size
 
 
-def measure(model: Any, texts: list[Any], prefill: int, name: str, ratio: float) -> Pressed:
+def measure(model: Any, texts: list[Any], prefill: int, name: str, ratio: float) -> PolicyRow:
     """One policy at one ratio over all texts."""
     found = [score(model, ids, prefill, press_of(name, ratio) if ratio else None) for ids in texts]
     perplexities = tuple(round(perplexity, 2) for perplexity, _, _ in found)
-    return Pressed(name, ratio, found[0][1], found[0][2], perplexities)
+    return PolicyRow(name, ratio, found[0][1], found[0][2], perplexities)
 
 
 def load(folder: str, attention: str) -> Any:
@@ -134,7 +134,7 @@ def load(folder: str, attention: str) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation=attention)
 
 
-def run(folder: str, prefill: int, scored: int) -> Iterator[Pressed]:
+def run(folder: str, prefill: int, scored: int) -> Iterator[PolicyRow]:
     """Every policy at every ratio, the uncompressed cache first, each as soon as it is measured."""
     from transformers import AutoTokenizer
 
@@ -241,7 +241,7 @@ def serve_parent() -> None:
 _HEAD = "policy                      ratio   kept   KV MiB  perplexity of three texts"
 
 
-def as_text(each: Pressed) -> str:
+def as_text(each: PolicyRow) -> str:
     """A line of a table for people."""
     told = " / ".join(f"{value:.2f}" for value in each.perplexities)
     return (

@@ -1,6 +1,6 @@
 """Cumulative distributions: what share of the requests waited at most how long.
 
-Not covered: which requests are drawn and how many corners a line has (``spread``).
+Not covered: which requests are drawn and how many corners a line has (``latency_ecdf``).
 """
 
 from __future__ import annotations

@@ -86,13 +86,13 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def with_bound(top: float, bound: Sequence[float]) -> float:
+def with_ceiling(top: float, bound: Sequence[float]) -> float:
     """The top of what was measured, or of a bound that does not press it flat."""
     near = max(bound, default=0.0)
     return max(top, near if near <= top * _STRETCH else 0.0)
 
 
-def bound_line(axes: Axes, x: Sequence[float], y: Sequence[float], text: str) -> None:
+def ceiling_line(axes: Axes, x: Sequence[float], y: Sequence[float], text: str) -> None:
     """A bound that theory sets, inside the limits that the axes already have.
 
     Its name stands at its last point; where that lies above the picture, at the upper edge with

@@ -1,7 +1,7 @@
 """Runs against the first of them: per figure a panel of ratios with their intervals.
 
 A mark is hollow where a single observation has no interval. Not covered: which ratios are drawn
-(``report.across``).
+(``report.run_comparison``).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from harness import units
 from harness.report import style
 from harness.report.charts.memory import Pair, paired_bars
-from harness.report.charts.parts import bound_line, with_bound
+from harness.report.charts.parts import ceiling_line, with_ceiling
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +35,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class CeilingLine:
     """What theory says can't be passed, along the x axis."""
 
     x: tuple[float, ...]
@@ -53,7 +53,7 @@ class Panel:
     curves: tuple[Curve, ...]
     y_text: Callable[[float], str] | None = None
     vertical: tuple[tuple[float, str], ...] = ()
-    bound: Bound | None = None
+    ceiling: CeilingLine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,10 @@ def _panel(axes: Axes, panel: Panel) -> None:
     axes.set_ylabel(panel.y_label)
     axes.set_xlim(left=0)
     top = max((y for curve in panel.curves for y in curve.y), default=0.0)
-    bound = panel.bound.y if panel.bound is not None else ()
-    axes.set_ylim(0, with_bound(top, bound) * 1.1 or 1.0)
-    if panel.bound is not None:
-        bound_line(axes, panel.bound.x, panel.bound.y, panel.bound.label)
+    bound = panel.ceiling.y if panel.ceiling is not None else ()
+    axes.set_ylim(0, with_ceiling(top, bound) * 1.1 or 1.0)
+    if panel.ceiling is not None:
+        ceiling_line(axes, panel.ceiling.x, panel.ceiling.y, panel.ceiling.label)
     style.tick_text(axes.xaxis, units.format_count)
     axes.locator_params(axis="x", integer=True)
     for number, (position, label) in enumerate(panel.vertical):

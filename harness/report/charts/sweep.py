@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from harness import units
 from harness.report import style
-from harness.report.charts.parts import bound_line, tick_duration, with_bound
+from harness.report.charts.parts import ceiling_line, tick_duration, with_ceiling
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,10 +63,10 @@ def sweep(lines: Sequence[SweepLine], ceiling: Ceiling | None = None) -> Figure:
         style.light_grid(axes, "both")
     if bound.output_throughput:
         most = units.format_rate(bound.output_throughput[-1], "tok/s")
-        bound_line(left, bound.concurrency, bound.output_throughput, f"roofline, to {most}")
+        ceiling_line(left, bound.concurrency, bound.output_throughput, f"roofline, to {most}")
     if bound.ttft_s:
         least = units.format_duration(bound.ttft_s[-1])
-        bound_line(right, bound.concurrency, bound.ttft_s, f"roofline {least}")
+        ceiling_line(right, bound.concurrency, bound.ttft_s, f"roofline {least}")
     names, labels = left.get_legend_handles_labels()
     fig.legend(names, labels, loc="outside lower center", ncols=max(1, min(4, len(labels))))
     return fig
@@ -74,7 +74,7 @@ def sweep(lines: Sequence[SweepLine], ceiling: Ceiling | None = None) -> Figure:
 
 def _top(seen: Sequence[Sequence[float | None]], limit: Sequence[float]) -> float:
     measured = max((y for values in seen for y in values if y is not None), default=0.0) or 1.0
-    return with_bound(measured, limit) * 1.15
+    return with_ceiling(measured, limit) * 1.15
 
 
 def _line(axes: Axes, line: SweepLine, values: Sequence[float | None], *, above: bool) -> None:

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from harness.analysis.compare import analyse
-from harness.report import spread, style
+from harness.report import latency_ecdf, style
 from tests import records
 
 
 def test_a_curve_passes_each_value_at_its_share() -> None:
-    steps = spread.steps("fp16", 0, np.array([0.4, 0.1, 0.3, 0.2]))
+    steps = latency_ecdf.steps("fp16", 0, np.array([0.4, 0.1, 0.3, 0.2]))
     # Sorted 0.1 0.2 0.3 0.4: a quarter of the values is at most 0.1, a half at most 0.2.
     assert steps.values_s == (0.1, 0.1, 0.2, 0.3, 0.4)
     assert steps.shares == (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -19,8 +19,8 @@ def test_a_curve_passes_each_value_at_its_share() -> None:
 
 def test_a_long_recording_is_drawn_with_few_corners_and_its_true_ends() -> None:
     values = np.linspace(0.001, 5.0, 100_000)
-    steps = spread.steps("fp16", 0, values)
-    assert len(steps.values_s) == spread.MAX_STEPS + 1
+    steps = latency_ecdf.steps("fp16", 0, values)
+    assert len(steps.values_s) == latency_ecdf.MAX_STEPS + 1
     assert (steps.values_s[0], steps.values_s[-1]) == (0.001, 5.0)
     assert steps.count == 100_000
 
@@ -29,7 +29,7 @@ def test_warm_up_and_unfinished_trials_are_left_out() -> None:
     bench, trials = records.bench(2, workloads=(records.EXERCISE,))
     mixed = [records.half_written(trials[0]), *trials[1:]]
     places = {"fp16": 0, "fp8": 1}
-    (chart,) = spread.charts_of_spread(analyse(bench, mixed), mixed, places)
+    (chart,) = latency_ecdf.ecdf_charts(analyse(bench, mixed), mixed, places)
     # One of the two fp16 repeats is left: 50 measured requests, its 2 warm-ups not counted.
     assert "TTFT of fp16: 50 values" in chart.alt
     assert "TTFT of fp8: 100 values" in chart.alt
@@ -40,7 +40,7 @@ def test_warm_up_and_unfinished_trials_are_left_out() -> None:
 def test_a_run_with_nothing_measured_has_no_spread() -> None:
     bench, trials = records.bench(1)
     nothing = [records.skipped(trial, "no") for trial in trials]
-    assert not list(spread.charts_of_spread(analyse(bench, nothing), nothing, {}))
+    assert not list(latency_ecdf.ecdf_charts(analyse(bench, nothing), nothing, {}))
 
 
 def test_requests_that_ended_well_without_a_chunk_make_no_curve_and_no_traceback() -> None:
@@ -55,7 +55,7 @@ def test_requests_that_ended_well_without_a_chunk_make_no_curve_and_no_traceback
         )
         for trial in trials
     ]
-    assert not list(spread.charts_of_spread(analyse(bench, silent), silent, {"fp16": 0, "fp8": 1}))
+    assert not list(latency_ecdf.ecdf_charts(analyse(bench, silent), silent, {"fp16": 0, "fp8": 1}))
     # Of one token per request there is a TTFT, but neither a TPOT nor a gap.
     one = [
         replace(
@@ -73,7 +73,7 @@ def test_requests_that_ended_well_without_a_chunk_make_no_curve_and_no_traceback
         )
         for trial in trials
     ]
-    (chart,) = spread.charts_of_spread(analyse(bench, one), one, {"fp16": 0, "fp8": 1})
+    (chart,) = latency_ecdf.ecdf_charts(analyse(bench, one), one, {"fp16": 0, "fp8": 1})
     assert "TTFT of fp16" in chart.alt
     assert "TPOT" not in chart.alt
     with style.drawing():
@@ -81,8 +81,8 @@ def test_requests_that_ended_well_without_a_chunk_make_no_curve_and_no_traceback
 
 
 def test_variants_that_are_not_drawn_are_counted() -> None:
-    names = ("fp16", *(f"v{number}" for number in range(spread.MAX_LINES)))
+    names = ("fp16", *(f"v{number}" for number in range(latency_ecdf.MAX_LINES)))
     bench, trials = records.bench(1, variants=names, workloads=(records.EXERCISE,))
     places = {name: place for place, name in enumerate(names)}
-    (chart,) = spread.charts_of_spread(analyse(bench, trials), trials, places)
+    (chart,) = latency_ecdf.ecdf_charts(analyse(bench, trials), trials, places)
     assert "The figures of 1 more variant are in the tables." in chart.caption

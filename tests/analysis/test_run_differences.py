@@ -5,7 +5,12 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.unlike import Difference, differences, load_key, planned_loads
+from harness.analysis.run_differences import (
+    Difference,
+    differences,
+    planned_workloads,
+    workload_key,
+)
 from harness.record import GpuFacts, TrialRecord
 from tests.analysis import runs
 from tests.analysis.runs import Stored
@@ -138,6 +143,6 @@ def test_what_is_refused_comes_first_and_holds_a_value_for_every_run() -> None:
 
 
 def test_a_load_is_known_by_what_is_sent_not_by_its_label() -> None:
-    assert load_key({**runs.SMALL, "label": "x"}) == load_key(runs.SMALL)
-    assert load_key({**runs.SMALL, "num_prompts": 9}) != load_key(runs.SMALL)
-    assert list(planned_loads(A[0]).values()) == [runs.SMALL]
+    assert workload_key({**runs.SMALL, "label": "x"}) == workload_key(runs.SMALL)
+    assert workload_key({**runs.SMALL, "num_prompts": 9}) != workload_key(runs.SMALL)
+    assert list(planned_workloads(A[0]).values()) == [runs.SMALL]

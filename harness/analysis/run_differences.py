@@ -56,7 +56,7 @@ def differences(
     return tuple(sorted(found, key=lambda one: not one.refused))
 
 
-def load_key(workload: Mapping[str, Any]) -> str:
+def workload_key(workload: Mapping[str, Any]) -> str:
     """Two loads with the same key are one load: unset keys and 1 for 1.0 make no difference."""
     # A trial's copy of its load carries the label, which repeats the other keys.
     own = {key: value for key, value in workload.items() if key != "label"}
@@ -64,10 +64,10 @@ def load_key(workload: Mapping[str, Any]) -> str:
     return json.dumps(told, sort_keys=True, default=str)
 
 
-def planned_loads(bench: BenchRecord) -> dict[str, Mapping[str, Any]]:
+def planned_workloads(bench: BenchRecord) -> dict[str, Mapping[str, Any]]:
     """The loads that a run's scenario asks for, by key."""
     loads = bench.scenario.get("workloads") or ()
-    return {load_key(load): load for load in loads if isinstance(load, dict)}
+    return {workload_key(load): load for load in loads if isinstance(load, dict)}
 
 
 def _differing(sides: Sequence[Facts]) -> Iterator[Difference]:
@@ -102,7 +102,7 @@ def _facts(bench: BenchRecord, trials: Sequence[TrialRecord]) -> Facts:
         "profile": bench.environment.profile,
         "engine": bench.scenario.get("engine") or "vllm",
         "model": _models(bench, trials),
-        "workloads": sorted(_load_text(load) for load in planned_loads(bench).values()),
+        "workloads": sorted(_load_text(load) for load in planned_workloads(bench).values()),
         "scenario": bench.scenario_name,
         **_machine(bench.environment),
         "variants": sorted(_variants(bench)),

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from harness.clock import Clock
 from harness.engines import kvpress
-from harness.engines.kvpress import Asked, KvpressEngine, Pressed
+from harness.engines.kvpress import KvpressEngine, ScoreReply, ScoreRequest
 from harness.errors import ServerDied, every_one_failed
 from harness.execute.progress import Progress
 from harness.execute.quality import REFERENCE, pass_id
@@ -36,7 +36,7 @@ from harness.record import (
     ServerFacts,
     TrialFacts,
 )
-from harness.run import Played, begin, record_trial
+from harness.run import LoadOutcome, begin, record_trial
 from harness.scenario import Scenario, tail_start
 from harness.shell import relative_to_here, with_tilde
 from harness.store import TrialFolder, read_quality, scores_file, write_pass
@@ -45,7 +45,7 @@ from harness.units import Seconds, Tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class ScoredText:
     """A prompt with the baseline's answer, and the places behind its prefill that are scored."""
 
     index: int
@@ -66,7 +66,7 @@ def refusal(scenario: Scenario) -> str | None:
     return kvpress.missing()
 
 
-def texts(records: QualityRecords) -> tuple[Text, ...]:
+def texts(records: QualityRecords) -> tuple[ScoredText, ...]:
     """What the baseline was asked and answered; empty until it has been."""
     reference = next((p for p in records.passes if p.head.kind == REFERENCE), None)
     if reference is None or reference.head.status != "sealed":
@@ -74,7 +74,7 @@ def texts(records: QualityRecords) -> tuple[Text, ...]:
     return tuple(_texts(records, reference))
 
 
-def _texts(records: QualityRecords, reference: PassRecord) -> Iterator[Text]:
+def _texts(records: QualityRecords, reference: PassRecord) -> Iterator[ScoredText]:
     prompts = {prompt.index: prompt.prompt_token_ids for prompt in records.prompts}
     answers = {a.index: a.token_ids for a in reference.answers if a.error is None}
     for score in reference.scores:
@@ -84,7 +84,7 @@ def _texts(records: QualityRecords, reference: PassRecord) -> Iterator[Text]:
         # The first token behind the prefill is foretold before anything is dropped.
         places = tuple(p for p in score.positions if p > tail_start(len(prompt)))
         if places:
-            yield Text(score.index, (*prompt, *(answer or ())), len(prompt), places)
+            yield ScoredText(score.index, (*prompt, *(answer or ())), len(prompt), places)
 
 
 def server_facts(engine: KvpressEngine, press: str) -> ServerFacts:
@@ -109,7 +109,7 @@ def server_facts(engine: KvpressEngine, press: str) -> ServerFacts:
     )
 
 
-def run_pressed_trial(
+def run_policy_trial(
     run_folder: Path,
     trial: TrialFacts,
     environment: Environment,
@@ -127,10 +127,10 @@ def run_pressed_trial(
     """
     facts = server_facts(engine, str(trial.server_flags.get("press")))
 
-    def load(folder: TrialFolder, clock: Clock) -> Played:
+    def load(folder: TrialFolder, clock: Clock) -> LoadOutcome:
         policy = _Policy(run_folder, folder, clock, engine, trial, timeout_s)
         failure = policy.play(texts(read_quality(run_folder)), progress)
-        return Played(0.0, clock.now(), failure)
+        return LoadOutcome(0.0, clock.now(), failure)
 
     # Nothing is sampled: speed and memory over time are none of its figures.
     started = begin(trial, environment, facts)
@@ -159,7 +159,7 @@ class _Policy:
         self._pass_id = pass_id("variant", trial.variant)
         self._scores = scores_file(run_folder, self._pass_id)
 
-    def play(self, asked: Sequence[Text], progress: Progress) -> str | None:
+    def play(self, asked: Sequence[ScoredText], progress: Progress) -> str | None:
         """Score every text; returns why the trial failed, if it did."""
         if not asked:
             return "the baseline has not answered the questions that kvpress is scored on"
@@ -194,11 +194,11 @@ class _Policy:
         write_pass(self._run_folder, head)
         return head
 
-    def _one(self, text: Text) -> None:
+    def _one(self, text: ScoredText) -> None:
         sent_s = self._clock.now()
         flags = self._trial.server_flags
         found = self._engine.score(
-            Asked(
+            ScoreRequest(
                 index=text.index,
                 press=str(flags["press"]),
                 compression_ratio=float(flags["compression_ratio"]),
@@ -230,7 +230,7 @@ class _Policy:
         self._scores.append(_score(text, found))
 
 
-def _score(text: Text, found: Pressed | str) -> QualityScore:
+def _score(text: ScoredText, found: ScoreReply | str) -> QualityScore:
     if isinstance(found, str):
         return QualityScore(text.index, text.prompt_tokens, error=found)
     score = QualityScore(

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from harness.analysis.across import Across, compare_runs, label_of
 from harness.analysis.results import Cell
+from harness.analysis.run_comparison import RunComparison, compare_runs, label_of
 from harness.errors import InputError
 from harness.record import TrialRecord
 from tests import records
@@ -16,8 +16,10 @@ A = runs.run()
 B = runs.again(A)
 
 
-def cell(across: Across, metric: str, label: str = "B", variant: str = "fp16") -> Cell:
-    load = next(load for load in across.loads if load.variant == variant)
+def cell(
+    run_comparison: RunComparison, metric: str, label: str = "B", variant: str = "fp16"
+) -> Cell:
+    load = next(load for load in run_comparison.loads if load.variant == variant)
     row = load.comparison.row(metric) if load.comparison is not None else None
     found = row.cell(label) if row is not None else None
     assert found is not None
@@ -45,9 +47,9 @@ def test_a_copy_is_known_by_its_launches_and_what_was_changed_in_it_is_all_that_
 
 
 def test_runs_taken_apart_are_unpaired() -> None:
-    across = compare_runs([A, B])
-    assert {load.estimates["B"] for load in across.loads} == {"unpaired"}
-    found = cell(across, "output_throughput")
+    run_comparison = compare_runs([A, B])
+    assert {load.estimates["B"] for load in run_comparison.loads} == {"unpaired"}
+    found = cell(run_comparison, "output_throughput")
     assert found.interval is not None
     # The same figures: the ratio is 1, but their spread is that of both runs.
     assert found.ratio == pytest.approx(1.0)
@@ -74,10 +76,12 @@ def test_a_slower_run_is_shown_as_worse_and_a_faster_one_as_better() -> None:
 
 
 def test_every_later_run_is_held_against_the_first() -> None:
-    across = compare_runs([A, runs.all_slower(B, 2.0), runs.all_slower(runs.again(A, "c"), 4.0)])
-    assert [run.label for run in across.runs] == ["A", "B", "C"]
-    assert cell(across, "output_throughput", "B").ratio == pytest.approx(0.5)
-    assert cell(across, "output_throughput", "C").ratio == pytest.approx(0.25)
+    run_comparison = compare_runs(
+        [A, runs.all_slower(B, 2.0), runs.all_slower(runs.again(A, "c"), 4.0)]
+    )
+    assert [run.label for run in run_comparison.runs] == ["A", "B", "C"]
+    assert cell(run_comparison, "output_throughput", "B").ratio == pytest.approx(0.5)
+    assert cell(run_comparison, "output_throughput", "C").ratio == pytest.approx(0.25)
 
 
 def test_labels_go_on_after_the_alphabet() -> None:
@@ -97,10 +101,10 @@ def test_unlike_runs_are_refused_with_every_key_and_each_run_s_value() -> None:
 
 def test_unlike_runs_are_compared_if_it_is_insisted_and_the_page_must_say_so() -> None:
     other = runs.in_scenario(B, model="another/model")
-    across = compare_runs([A, other], force_unlike=True)
-    assert across.forced == ("model",)
-    assert across.cautions[0].code == "unlike"
-    assert "asked for: their model differs;" in across.cautions[0].text
+    run_comparison = compare_runs([A, other], force_unlike=True)
+    assert run_comparison.forced == ("model",)
+    assert run_comparison.cautions[0].code == "unlike"
+    assert "asked for: their model differs;" in run_comparison.cautions[0].text
     loads = runs.in_scenario(B, workloads=[{**runs.SMALL, "warmup_requests": 99}])
     with pytest.raises(InputError, match="their workloads differ, so"):
         compare_runs([A, loads])
@@ -108,9 +112,9 @@ def test_unlike_runs_are_compared_if_it_is_insisted_and_the_page_must_say_so() -
 
 def test_of_two_profiles_what_is_granted_is_compared_and_every_figure_of_a_load_withheld() -> None:
     other = runs.on_machine(runs.all_slower(B, 1 / 20), profile="cuda")
-    across = compare_runs([A, other], force_unlike=True)
-    assert across.cautions[0].code == "profiles_differ"
-    for load in across.loads:
+    run_comparison = compare_runs([A, other], force_unlike=True)
+    assert run_comparison.cautions[0].code == "profiles_differ"
+    for load in run_comparison.loads:
         assert load.comparison is not None
         for row in load.comparison.rows:
             found = row.cell("B")
@@ -122,18 +126,18 @@ def test_of_two_profiles_what_is_granted_is_compared_and_every_figure_of_a_load_
                 assert told == ("invalid", "unknown", None), row.metric
                 codes = {verdict.code: verdict.reason for verdict in found.verdicts}
                 assert "cuda profile here, cpu in run A" in codes["profiles_differ"]
-    assert cell(across, "kv.kv_bytes_per_token").effect == "no difference shown"
+    assert cell(run_comparison, "kv.kv_bytes_per_token").effect == "no difference shown"
 
 
 def test_what_only_one_run_has_is_listed_and_not_compared() -> None:
     other = runs.run(3, ("fp16", "int8"))
-    across = compare_runs([A, runs.again(other)])
-    by_variant = {load.variant: load for load in across.loads}
+    run_comparison = compare_runs([A, runs.again(other)])
+    by_variant = {load.variant: load for load in run_comparison.loads}
     assert by_variant["fp16"].comparison is not None
     assert by_variant["fp8"].comparison is None
     assert not by_variant["fp8"].sides[1].planned
     assert not by_variant["int8"].sides[0].planned
-    assert next(c for c in across.cautions if c.code == "not_in_both").text.count("·") >= 2
+    assert next(c for c in run_comparison.cautions if c.code == "not_in_both").text.count("·") >= 2
 
 
 def test_runs_with_nothing_in_common_are_an_error_even_if_insisted() -> None:
@@ -159,15 +163,15 @@ def test_trials_that_failed_never_ended_or_never_began_are_counted_with_their_re
             2: None,
         }[trial.run.trial.repeat]
 
-    across = compare_runs([A, runs.with_trials(B, ended)])
-    side = next(load for load in across.loads if load.variant == "fp8").sides[1]
+    run_comparison = compare_runs([A, runs.with_trials(B, ended)])
+    side = next(load for load in run_comparison.loads if load.variant == "fp8").sides[1]
     assert side.counts == {"failed": 1, "started": 1, "never begun": 1}
     assert side.lost == 3
     assert side.reasons == ("out of memory",)
-    assert cell(across, "output_throughput", variant="fp8").value is None
+    assert cell(run_comparison, "output_throughput", variant="fp8").value is None
     # What the engine granted was granted, though the load failed.
-    assert cell(across, "kv.kv_cache_tokens", variant="fp8").value == 80 * 128
-    caution = next(c for c in across.cautions if c.code == "run_not_whole")
+    assert cell(run_comparison, "kv.kv_cache_tokens", variant="fp8").value == 80 * 128
+    caution = next(c for c in run_comparison.cautions if c.code == "run_not_whole")
     assert "1 failed, 1 not finished, 1 never begun of 6" in caution.text
 
 
@@ -202,9 +206,9 @@ def test_a_measured_figure_is_not_set_beside_an_emulated_one() -> None:
 
 def test_goodput_under_other_objectives_is_no_figure_to_compare() -> None:
     other = runs.in_scenario(B, slo={"ttft_s": 1.0, "tpot_s": 0.1})
-    across = compare_runs([A, other])
-    assert cell(across, "goodput").verdict == "invalid"
-    assert cell(across, "output_throughput").verdict == "valid"
+    run_comparison = compare_runs([A, other])
+    assert cell(run_comparison, "goodput").verdict == "invalid"
+    assert cell(run_comparison, "output_throughput").verdict == "valid"
 
 
 def test_what_was_said_in_view_of_the_own_run_s_baseline_is_left_out() -> None:
@@ -216,11 +220,11 @@ def test_what_was_said_in_view_of_the_own_run_s_baseline_is_left_out() -> None:
         return runs.with_run(trial, lambda run: replace(run, server=server))
 
     one, two = (runs.with_trials(stored, other_backend) for stored in (A, B))
-    across = compare_runs([one, two])
-    within = across.runs[0].analysis.comparisons[0].row("output_throughput")
+    run_comparison = compare_runs([one, two])
+    within = run_comparison.runs[0].analysis.comparisons[0].row("output_throughput")
     assert within is not None
     assert [v.code for v in within.cells[1].verdicts] == ["attention_backend_differs"]
-    assert cell(across, "output_throughput", variant="fp8").verdicts == ()
+    assert cell(run_comparison, "output_throughput", variant="fp8").verdicts == ()
 
 
 def test_a_run_against_itself_is_said_to_be_one() -> None:

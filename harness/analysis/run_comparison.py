@@ -22,8 +22,13 @@ from typing import Any
 from harness.analysis.compare import analyse
 from harness.analysis.results import Analysis, Caution, Comparison, TrialAnalysis, Verdict
 from harness.analysis.rows import Estimate, comparison
+from harness.analysis.run_differences import (
+    Difference,
+    differences,
+    planned_workloads,
+    workload_key,
+)
 from harness.analysis.stats import METHOD, METHOD_UNPAIRED, ratio_interval, unpaired_ratio_interval
-from harness.analysis.unlike import Difference, differences, load_key, planned_loads
 from harness.errors import InputError
 from harness.record import BenchRecord, TrialRecord
 from harness.scenario.schema import workload_label
@@ -90,7 +95,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadAcross:
+class VariantComparison:
     """One variant under one load, in all runs.
 
     The ``comparison``'s variants are the labels of the runs that left a trial; None where the
@@ -108,7 +113,7 @@ class LoadAcross:
 
 
 @dataclass(frozen=True, slots=True)
-class Across:
+class RunComparison:
     """Everything that is said about several runs.
 
     ``forced`` are the keys of the differences that would have been refused.
@@ -117,13 +122,13 @@ class Across:
     runs: tuple[StoredRun, ...]
     differences: tuple[Difference, ...]
     forced: tuple[str, ...]
-    loads: tuple[LoadAcross, ...]
+    loads: tuple[VariantComparison, ...]
     cautions: tuple[Caution, ...]
 
 
 def compare_runs(
     runs: Sequence[tuple[BenchRecord, Sequence[TrialRecord]]], *, force_unlike: bool = False
-) -> Across:
+) -> RunComparison:
     """Hold runs against the first of them.
 
     Raises:
@@ -140,7 +145,7 @@ def compare_runs(
         StoredRun(label_of(place), bench, tuple(records), analyse(bench, records))
         for place, (bench, records) in enumerate(runs)
     )
-    loads = tuple(_paired(stored))
+    loads = tuple(_variant_comparisons(stored))
     if not any(load.comparison is not None for load in loads):
         raise InputError(
             "there is nothing to compare: no variant left a trial under the same load in "
@@ -149,7 +154,7 @@ def compare_runs(
             next_move="`kvbench report RUN` shows what each run holds",
         )
     forced = tuple(one.key for one in refused)
-    return Across(stored, found, forced, loads, tuple(_cautions(stored, loads, forced)))
+    return RunComparison(stored, found, forced, loads, tuple(_cautions(stored, loads, forced)))
 
 
 def label_of(place: int) -> str:
@@ -187,13 +192,13 @@ def _differ(keys: Sequence[str]) -> str:
 # ── one variant under one load ──────────────────────────────────────────────────────────────
 
 
-def _paired(runs: Sequence[StoredRun]) -> Iterator[LoadAcross]:
+def _variant_comparisons(runs: Sequence[StoredRun]) -> Iterator[VariantComparison]:
     loads: dict[str, Mapping[str, Any]] = {}
     asked: dict[tuple[str, str], None] = {}
     for run in runs:
-        planned = planned_loads(run.bench)
-        done = [(r.run.trial.variant, load_key(r.run.trial.workload)) for r in run.records]
-        loads |= {load_key(r.run.trial.workload): r.run.trial.workload for r in run.records}
+        planned = planned_workloads(run.bench)
+        done = [(r.run.trial.variant, workload_key(r.run.trial.workload)) for r in run.records]
+        loads |= {workload_key(r.run.trial.workload): r.run.trial.workload for r in run.records}
         loads |= planned
         variants = run.bench.scenario.get("variants") or ()
         pairs = [(str(variant), key) for variant in variants for key in planned]
@@ -204,7 +209,7 @@ def _paired(runs: Sequence[StoredRun]) -> Iterator[LoadAcross]:
 
 def _load(
     runs: Sequence[StoredRun], variant: str, key: str, workload: Mapping[str, Any]
-) -> LoadAcross:
+) -> VariantComparison:
     own = [_own(run, variant, key) for run in runs]
     trials = tuple(tuple(trial for _, trial in side) for side in own)
     sides = tuple(_side(run, variant, key, told) for run, told in zip(runs, trials, strict=True))
@@ -212,7 +217,7 @@ def _load(
         run.label: "paired" if _same_launches(own[0], side) else "unpaired"
         for run, side in zip(runs[1:], own[1:], strict=True)
     }
-    return LoadAcross(
+    return VariantComparison(
         variant=variant,
         workload=workload,
         workload_label=workload_label(workload),
@@ -232,13 +237,13 @@ def _own(run: StoredRun, variant: str, key: str) -> _Own:
     return [
         (record, by_id[record.run.trial.trial_id])
         for record in run.records
-        if record.run.trial.variant == variant and load_key(record.run.trial.workload) == key
+        if record.run.trial.variant == variant and workload_key(record.run.trial.workload) == key
     ]
 
 
 def _side(run: StoredRun, variant: str, key: str, trials: Sequence[TrialAnalysis]) -> Side:
     bench = run.bench
-    planned = variant in (bench.scenario.get("variants") or ()) and key in planned_loads(bench)
+    planned = variant in (bench.scenario.get("variants") or ()) and key in planned_workloads(bench)
     counts: dict[str, int] = {}
     for trial in trials:
         counts[trial.status] = counts.get(trial.status, 0) + 1
@@ -324,7 +329,7 @@ def _verdicts(
 
 
 def _cautions(
-    runs: Sequence[StoredRun], loads: Sequence[LoadAcross], forced: Sequence[str]
+    runs: Sequence[StoredRun], loads: Sequence[VariantComparison], forced: Sequence[str]
 ) -> Iterator[Caution]:
     if "profile" in forced:
         yield Caution(
@@ -354,7 +359,7 @@ def _cautions(
         )
 
 
-def _compared(loads: Iterable[LoadAcross], label: str) -> list[LoadAcross]:
+def _compared(loads: Iterable[VariantComparison], label: str) -> list[VariantComparison]:
     return [x for x in loads if x.comparison is not None and label in x.comparison.variants]
 
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import units
-from harness.analysis.across import Across, LoadAcross, StoredRun
-from harness.analysis.gate import Check, Gate
+from harness.analysis.gate import Check, GateResult
 from harness.analysis.results import Cell, Row
 from harness.analysis.rows import EXACT
+from harness.analysis.run_comparison import RunComparison, StoredRun, VariantComparison
+from harness.analysis.run_differences import Difference
 from harness.analysis.scoreboard import device_name
 from harness.analysis.stats import MIN_REPLICATES
-from harness.analysis.unlike import Difference
 from harness.record import HOW_ENDED
 from harness.report import tables
 from harness.report.tables import TableText, Tone
@@ -98,7 +98,7 @@ class PairText:
 
 
 @dataclass(frozen=True, slots=True)
-class AcrossText:
+class RunComparisonText:
     """All of it, in the order of reading; ``gate`` is its verdict, None where none was asked."""
 
     lead: str
@@ -113,27 +113,31 @@ class AcrossText:
     pairs: tuple[PairText, ...]
 
 
-def across_text(across: Across, gate: Gate | None = None) -> AcrossText:
+def run_comparison_text(
+    run_comparison: RunComparison, gate: GateResult | None = None
+) -> RunComparisonText:
     """Write the comparison, and the gate's answer if one was asked."""
-    compared = [load for load in across.loads if load.comparison is not None]
-    return AcrossText(
-        lead=" ".join(_lead(run, compared) for run in across.runs[1:]),
+    compared = [load for load in run_comparison.loads if load.comparison is not None]
+    return RunComparisonText(
+        lead=" ".join(_lead(run, compared) for run in run_comparison.runs[1:]),
         points=_points(compared),
-        limits=tuple(caution.text for caution in across.cautions),
-        runs=tuple(_run(run) for run in across.runs),
-        differences=tuple(_difference(one) for one in across.differences),
+        limits=tuple(caution.text for caution in run_comparison.cautions),
+        runs=tuple(_run(run) for run in run_comparison.runs),
+        differences=tuple(_difference(one) for one in run_comparison.differences),
         gate=None if gate is None else gate.verdict,
         gate_answer=None if gate is None else f"The gate answers {gate.why}.",
         gate_tone=_TONES[gate.verdict] if gate is not None else "plain",
         checks=() if gate is None else tuple(map(_check, _gravest_first(gate))),
-        pairs=tuple(_pair(load) for load in across.loads if any(s.planned for s in load.sides)),
+        pairs=tuple(
+            _pair(load) for load in run_comparison.loads if any(s.planned for s in load.sides)
+        ),
     )
 
 
 # ── the opening ─────────────────────────────────────────────────────────────────────────────
 
 
-def _lead(run: StoredRun, compared: Sequence[LoadAcross]) -> str:
+def _lead(run: StoredRun, compared: Sequence[VariantComparison]) -> str:
     """How throughput stands, counted over all pairs: the figure that a regression is sought in."""
     found = (load.comparison for load in compared)
     cells = [c for x in found if x and (c := x.cell("output_throughput", run.label)) is not None]
@@ -159,7 +163,7 @@ def _shown(cell: Cell) -> str:
     return "unknown" if cell.effect in (None, "unknown") else str(cell.effect)
 
 
-def _points(compared: Sequence[LoadAcross]) -> tuple[str, ...]:
+def _points(compared: Sequence[VariantComparison]) -> tuple[str, ...]:
     # What the engine grants is the same under every load: told once per variant.
     found = tuple(dict.fromkeys(_effects(compared)))
     rest = len(found) - MAX_POINTS
@@ -173,7 +177,7 @@ def _points(compared: Sequence[LoadAcross]) -> tuple[str, ...]:
     return (few or f"No difference is shown in {what}.",)
 
 
-def _too_few(compared: Sequence[LoadAcross]) -> str | None:
+def _too_few(compared: Sequence[VariantComparison]) -> str | None:
     """That speeds can't be told apart, where no pair has the repeats that an interval takes."""
     counts: dict[str, int] = {}
     for load in compared:
@@ -192,7 +196,7 @@ def _too_few(compared: Sequence[LoadAcross]) -> str | None:
     )
 
 
-def _values(compared: Sequence[LoadAcross]) -> Iterator[bool]:
+def _values(compared: Sequence[VariantComparison]) -> Iterator[bool]:
     """For each figure beside the baseline's, whether there is one on both sides."""
     for metric in HEADLINE:
         for load in compared:
@@ -201,7 +205,7 @@ def _values(compared: Sequence[LoadAcross]) -> Iterator[bool]:
             yield sum(cell.value is not None for cell in cells) > 1
 
 
-def _effects(compared: Sequence[LoadAcross]) -> Iterator[str]:
+def _effects(compared: Sequence[VariantComparison]) -> Iterator[str]:
     for metric in HEADLINE:
         for load in compared:
             row = load.comparison.row(metric) if load.comparison is not None else None
@@ -210,7 +214,7 @@ def _effects(compared: Sequence[LoadAcross]) -> Iterator[str]:
                     yield _effect(row, cell, load)
 
 
-def _effect(row: Row, cell: Cell, load: LoadAcross) -> str:
+def _effect(row: Row, cell: Cell, load: VariantComparison) -> str:
     where = load.variant if row.metric in EXACT else f"{load.variant} · {load.workload_label}"
     label = tables.LABELS.get(row.metric, row.label)
     ratio = tables.ratio_text(cell.ratio, cell.interval)
@@ -272,7 +276,7 @@ def _value(key: str, value: Any, shared: set[str]) -> str:
 # ── the gate ────────────────────────────────────────────────────────────────────────────────
 
 
-def _gravest_first(gate: Gate) -> list[Check]:
+def _gravest_first(gate: GateResult) -> list[Check]:
     order = ("fail", "inconclusive", "pass", "not applicable")
     return sorted(gate.checks, key=lambda check: order.index(check.verdict))
 
@@ -306,7 +310,7 @@ def change_text(check: Check) -> str:
 # ── one variant under one load ──────────────────────────────────────────────────────────────
 
 
-def _pair(load: LoadAcross) -> PairText:
+def _pair(load: VariantComparison) -> PairText:
     made = tables.table(load.comparison) if load.comparison is not None else None
     return PairText(
         variant=load.variant,
@@ -317,7 +321,7 @@ def _pair(load: LoadAcross) -> PairText:
     )
 
 
-def _ends(load: LoadAcross) -> Iterator[str]:
+def _ends(load: VariantComparison) -> Iterator[str]:
     for side in load.sides:
         if not side.planned:
             yield f"{side.run}: not part of this run"
@@ -327,7 +331,7 @@ def _ends(load: LoadAcross) -> Iterator[str]:
         yield f"{side.run}: {told or 'never begun'}" + (f" ({why})" if why else "")
 
 
-def _method(load: LoadAcross) -> str:
+def _method(load: VariantComparison) -> str:
     if load.comparison is None:
         return "not compared: the baseline run or every other one left no trial of it"
     kinds = {load.estimates[label] for label in load.comparison.variants if label in load.estimates}

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness import units
 from harness.analysis.results import Analysis, Comparison
-from harness.analysis.unlike import load_key
+from harness.analysis.run_differences import workload_key
 
 _Workload = Mapping[str, Any]
 
@@ -36,7 +36,7 @@ _PARTS: tuple[tuple[tuple[str, ...], Callable[[_Workload], str]], ...] = (
 )
 
 
-def load_name(analysis: Analysis, comparison: Comparison) -> str:
+def workload_name(analysis: Analysis, comparison: Comparison) -> str:
     """The shortest name that no other load of the run has."""
     return name_among(
         comparison.workload,
@@ -51,7 +51,7 @@ def name_among(workload: _Workload, label: str, loads: Iterable[_Workload]) -> s
     A load that ``loads`` holds several times counts once.
     """
     name = workload.get("name")
-    alike = list({load_key(load): load for load in loads if load.get("name") == name}.values())
+    alike = list({workload_key(load): load for load in loads if load.get("name") == name}.values())
     if len(alike) == 1:
         return str(name) if name else label
     told = [say for keys, say in _PARTS if len({_values(load, keys) for load in alike}) > 1]

@@ -64,8 +64,8 @@ def _row(trial: TrialAnalysis, occupancy: Occupancy | None) -> dict[str, Any]:
         },
         "theory": _theory(trial),
         "theory_reason": trial.theory_reason,
-        "ceilings": plain(trial.bounds),
-        "ceilings_reason": trial.bounds_reason,
+        "ceilings": plain(trial.ceilings),
+        "ceilings_reason": trial.ceilings_reason,
         "verdicts": plain(trial.verdicts),
     }
 

@@ -3,7 +3,7 @@ import math
 from dataclasses import dataclass
 
 from harness.analysis.compare import analyse, to_json
-from harness.analysis.plain import plain
+from harness.analysis.run_json import plain
 from tests.records import bench, skipped
 
 RECORD, TRIALS = bench(1)

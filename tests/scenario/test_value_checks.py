@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import ScenarioError
 from harness.scenario import load_scenario
-from harness.scenario.plain import faults
+from harness.scenario.value_checks import faults
 
 SCENARIO = """\
 schema: 1

@@ -1,4 +1,4 @@
-from harness.analysis.reasons import Reason, by_reason
+from harness.analysis.shared_reasons import Reason, by_reason
 
 
 def test_the_same_words_are_one_reason_in_the_order_of_their_first_variant() -> None:

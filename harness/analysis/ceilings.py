@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from harness.analysis.results import Bounds, Summary, Verdict
+from harness.analysis.results import Summary, TrialCeilings, Verdict
 from harness.record import Environment, Run
 from harness.scenario.schema import shape_label
 from harness.specs.gpu import reported_gpu
@@ -35,9 +35,9 @@ from harness.theory.settings import EngineSettings
 _OTHER_STEPS = ("speculative_config", "data_parallel_size", "enable_dbo")
 
 
-def bounds(
+def trial_ceilings(
     run: Run, model: ModelSpec, settings: EngineSettings
-) -> tuple[Bounds | None, str | None]:
+) -> tuple[TrialCeilings | None, str | None]:
     """The trial's bounds, or None and why.
 
     Raises:
@@ -61,7 +61,7 @@ def bounds(
         "output_tokens": workload["output_tokens"],
     }
     best = load_ceilings(model, settings, ceilings, **shape)
-    return Bounds(
+    return TrialCeilings(
         device=ceilings.device,
         source=ceilings.source,
         bandwidth_bytes_per_s=ceilings.bandwidth_bytes_per_s,
@@ -101,8 +101,8 @@ def device_ceilings(
 
 
 def with_use(
-    known: Bounds, run: Run, model: ModelSpec, settings: EngineSettings, summary: Summary
-) -> Bounds:
+    known: TrialCeilings, run: Run, model: ModelSpec, settings: EngineSettings, summary: Summary
+) -> TrialCeilings:
     """The bounds with the shares of peak that the load used; unknown without a throughput."""
     requests, rate = _together(run.trial.workload), summary.output_throughput
     if requests is None or not rate:
@@ -125,7 +125,7 @@ def with_use(
     )
 
 
-def beyond_bounds(known: Bounds, summary: Summary) -> Iterator[Verdict]:
+def beyond_ceilings(known: TrialCeilings, summary: Summary) -> Iterator[Verdict]:
     """A verdict for each figure that beats its bound by more than jitter."""
     checked = (
         ("output_throughput", "output tokens/s", summary.output_throughput, True),

@@ -9,13 +9,13 @@ import pytest
 
 from harness import store
 from harness.analysis.compare import analyse
-from harness.analysis.eviction import presses
+from harness.analysis.eviction import policy_results
 from harness.engines.kvpress import KvpressEngine
 from harness.execute.estimate import estimate
 from harness.execute.facts import trial_facts
+from harness.execute.kvpress_trials import run_policy_trial, texts
 from harness.execute.local import run_scenario
 from harness.execute.outline import outline
-from harness.execute.pressing import run_pressed_trial, texts
 from harness.execute.progress import Silent
 from harness.machine import describe
 from harness.record import (
@@ -98,7 +98,7 @@ def engine(kvpress_child: KvpressEngine) -> KvpressEngine:
 def pressed(folder: Path, engine: KvpressEngine) -> list[Run]:
     wanted = scenario(folder, Path(engine.spec.model))
     return [
-        run_pressed_trial(
+        run_policy_trial(
             folder,
             trial_facts(trial, wanted, None, {}),
             describe("cpu"),
@@ -164,7 +164,7 @@ def test_an_interrupt_seals_the_policy_as_failed_and_goes_on_up(
     trial = next(trial for trial in expand(wanted) if trial.variant == "half")
     facts = trial_facts(trial, wanted, None, {})
     with pytest.raises(KeyboardInterrupt):
-        run_pressed_trial(
+        run_policy_trial(
             tmp_path, facts, describe("cpu"), engine, timeout_s=60, progress=Interrupts()
         )
     found = store.read_trial(tmp_path / trial.trial_id)
@@ -179,7 +179,7 @@ def test_what_was_measured_is_read_as_bytes_and_perplexity_beside_theory(
     runs = pressed(tmp_path, engine)
     records = [store.read_trial(tmp_path / run.trial.trial_id) for run in runs]
     quality = analyse(bench(repeats=1)[0], records, store.read_quality(tmp_path)).quality
-    bare, half = presses(records, quality)
+    bare, half = policy_results(records, quality)
     assert (bare.kept_tokens, bare.predicted_tokens, bare.perplexity_ratio) == (48, 48, 1.0)
     assert (half.kept_tokens, half.predicted_tokens, half.ratio) == (24, 24, 0.5)
     assert half.perplexity is not None

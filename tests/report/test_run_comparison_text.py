@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.analysis.across import compare_runs
 from harness.analysis.gate import decide, parse_rule
+from harness.analysis.run_comparison import compare_runs
 from harness.record import TrialRecord
-from harness.report.across_text import AcrossText, across_text, change_text
+from harness.report.run_comparison_text import RunComparisonText, change_text, run_comparison_text
 from tests import records
 from tests.analysis import runs
 from tests.analysis.runs import Stored
@@ -14,10 +14,10 @@ A = runs.run()
 B = runs.again(A)
 
 
-def told(*stored: Stored, rules: tuple[str, ...] = (), force: bool = False) -> AcrossText:
-    across = compare_runs(stored, force_unlike=force)
-    gate = decide(across, [parse_rule(rule) for rule in rules]) if rules else None
-    return across_text(across, gate)
+def told(*stored: Stored, rules: tuple[str, ...] = (), force: bool = False) -> RunComparisonText:
+    run_comparison = compare_runs(stored, force_unlike=force)
+    gate = decide(run_comparison, [parse_rule(rule) for rule in rules]) if rules else None
+    return run_comparison_text(run_comparison, gate)
 
 
 def test_the_opening_counts_what_throughput_shows_and_never_more() -> None:

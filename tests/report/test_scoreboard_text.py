@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.analysis.scoreboard import Scoreboard, ScoreCell, scoreboard
-from harness.report.scores import cell_text, chart
+from harness.report.scoreboard_text import cell_text, chart
 from tests.analysis.test_scoreboard import fp8, pair
 
 

@@ -18,8 +18,8 @@ from harness.analysis.metrics import measured
 from harness.analysis.results import Analysis, Comparison
 from harness.record import RequestRecord, TrialRecord
 from harness.report import charts
-from harness.report.loads import usable
-from harness.report.names import load_name
+from harness.report.speed_charts import usable
+from harness.report.workload_names import workload_name
 
 #: Workloads that are drawn.
 MAX_SPREADS = 3
@@ -29,7 +29,7 @@ MAX_LINES = 6
 MAX_STEPS = 201
 
 
-def charts_of_spread(
+def ecdf_charts(
     analysis: Analysis, trials: Sequence[TrialRecord], places: Mapping[str, int]
 ) -> Iterator[charts.Chart]:
     """One chart per workload that was measured."""
@@ -125,7 +125,7 @@ def _title(analysis: Analysis, comparison: Comparison) -> str:
         for variant in comparison.variants
         if (value := usable(comparison, "ttft_s.p90", variant)) is not None
     ]
-    load = load_name(analysis, comparison)
+    load = workload_name(analysis, comparison)
     if not known:
         return f"{load}: how the latencies of single requests spread"
     told = [f"{units.format_duration(value)} with {variant}" for variant, value in known[:3]]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from harness.analysis.compare import analyse
 from harness.analysis.results import Analysis
-from harness.report import charts, loads, style
+from harness.report import charts, speed_charts, style
 from tests import records
 
 PLACES = {"fp16": 0, "fp8": 1, "fp4": 2}
@@ -20,7 +20,7 @@ def levels(count: int) -> tuple[dict[str, object], ...]:
 
 
 def throughput(found: Analysis) -> charts.Chart:
-    chart = loads.throughput(found, PLACES)
+    chart = speed_charts.throughput(found, PLACES)
     assert chart is not None
     return chart
 
@@ -39,7 +39,7 @@ def test_each_load_is_a_panel_with_its_variants_and_the_ratio_behind_a_bar() -> 
 
 def test_the_loads_of_a_variant_alone_are_the_rows_of_one_panel() -> None:
     found = analysis(1, variants=("fp16",), workloads=levels(3))
-    for chart in (throughput(found), loads.latency(found, PLACES)):
+    for chart in (throughput(found), speed_charts.latency(found, PLACES)):
         assert chart is not None
         with style.drawing():
             axes = chart.draw().axes[0]
@@ -50,13 +50,13 @@ def test_the_loads_of_a_variant_alone_are_the_rows_of_one_panel() -> None:
 
 
 def test_loads_beyond_those_there_is_room_for_are_counted() -> None:
-    found = analysis(1, workloads=levels(loads.MAX_GROUPS + 1))
+    found = analysis(1, workloads=levels(speed_charts.MAX_GROUPS + 1))
     chart = throughput(found)
     with style.drawing():
-        assert len(chart.draw().axes) == loads.MAX_GROUPS
+        assert len(chart.draw().axes) == speed_charts.MAX_GROUPS
     assert chart.caption.endswith(" 1 more load is in the tables.")
-    assert loads.left_out(2) == " 2 more loads are in the tables."
-    assert loads.left_out(0) == loads.left_out(-3) == ""
+    assert speed_charts.left_out(2) == " 2 more loads are in the tables."
+    assert speed_charts.left_out(0) == speed_charts.left_out(-3) == ""
 
 
 def test_an_invalid_figure_is_withheld_from_bars_and_marks() -> None:
@@ -73,9 +73,9 @@ def test_an_invalid_figure_is_withheld_from_bars_and_marks() -> None:
     found = analyse(bench, lost)
     assert "fp8 withheld: judged invalid" in throughput(found).alt
     (comparison,) = found.comparisons
-    assert loads.usable(comparison, "ttft_s.p50", "fp8") is None
-    assert (loads.usable(comparison, "ttft_s.p50", "fp16") or 0.0) > 0.0
-    assert loads.usable(comparison, "ttft_s.p50", "nobody") is None
+    assert speed_charts.usable(comparison, "ttft_s.p50", "fp8") is None
+    assert (speed_charts.usable(comparison, "ttft_s.p50", "fp16") or 0.0) > 0.0
+    assert speed_charts.usable(comparison, "ttft_s.p50", "nobody") is None
 
 
 def test_a_skipped_variant_is_not_drawn_and_said_to_be_left_out() -> None:
@@ -98,5 +98,5 @@ def test_below_three_repeats_a_title_tells_an_observation_and_claims_nothing() -
 def test_a_run_with_nothing_measured_has_neither_chart() -> None:
     bench, trials = records.bench(1)
     nothing = analyse(bench, [records.skipped(trial, "no") for trial in trials])
-    assert loads.throughput(nothing, PLACES) is None
-    assert loads.latency(nothing, PLACES) is None
+    assert speed_charts.throughput(nothing, PLACES) is None
+    assert speed_charts.latency(nothing, PLACES) is None

@@ -45,23 +45,23 @@ def under(made: Made, workload: dict[str, Any] | None = None, **changes: Any) ->
 
 def test_the_least_tpot_is_the_weights_and_the_context_read_once(run: Made) -> None:
     first = analyse(*run).trials[0]
-    assert first.bounds is not None
+    assert first.ceilings is not None
     # SmolLM2-135M: 134,515,008 parameters, each read once in bf16 (the tied embedding as head);
     # 513 tokens of context × 23,040 B. The rotary table adds a little.
     read = 2 * 134_515_008 + 513 * 23_040
-    assert first.bounds.tpot_s == pytest.approx(read / 40e9, rel=0.01)
-    assert first.bounds.device == CPU_MACHINE.cpu
+    assert first.ceilings.tpot_s == pytest.approx(read / 40e9, rel=0.01)
+    assert first.ceilings.device == CPU_MACHINE.cpu
 
 
 def test_the_shares_of_peak_are_those_of_the_measured_rate(run: Made) -> None:
     first = analyse(*run).trials[0]
-    assert first.bounds is not None
+    assert first.ceilings is not None
     assert first.summary is not None
     rate = first.summary.output_throughput
     assert rate is not None
     # The ceiling is reached when the scarcer of the two is used to the full.
-    scarcer = max(first.bounds.mfu or 0.0, first.bounds.mbu or 0.0)
-    assert scarcer == pytest.approx(rate / first.bounds.output_throughput)
+    scarcer = max(first.ceilings.mfu or 0.0, first.ceilings.mbu or 0.0)
+    assert scarcer == pytest.approx(rate / first.ceilings.output_throughput)
 
 
 def test_figures_below_their_ceilings_are_not_blamed(run: Made) -> None:
@@ -96,9 +96,9 @@ def test_without_a_sound_bound_there_is_none_and_the_reason_is_told(
     run: Made, changes: dict[str, Any], reason: str
 ) -> None:
     first = analyse(*under(run, **changes)).trials[0]
-    assert first.bounds is None
-    assert first.bounds_reason is not None
-    assert reason in first.bounds_reason
+    assert first.ceilings is None
+    assert first.ceilings_reason is not None
+    assert reason in first.ceilings_reason
 
 
 def test_an_attached_server_is_held_against_no_device_of_ours(run: Made) -> None:
@@ -109,22 +109,22 @@ def test_an_attached_server_is_held_against_no_device_of_ours(run: Made) -> None
         if t.run.server is not None
     ]
     first = analyse(record, away).trials[0]
-    assert first.bounds is None
-    assert "attached" in (first.bounds_reason or "")
+    assert first.ceilings is None
+    assert "attached" in (first.ceilings_reason or "")
 
 
 def test_a_gpu_is_held_against_its_data_sheet_and_an_unknown_one_against_nothing() -> None:
     made = bench(1, workloads=(EXERCISE,), environment=GPU_MACHINE)
     first = analyse(*made).trials[0]
-    assert first.bounds is not None
-    assert (first.bounds.device, first.bounds.bandwidth_bytes_per_s) == ("h200", 4.8e12)
+    assert first.ceilings is not None
+    assert (first.ceilings.device, first.ceilings.bandwidth_bytes_per_s) == ("h200", 4.8e12)
     card = replace(GPU_MACHINE.gpus[0], name="Example Card 9")
     unknown = analyse(*under(made, environment=replace(GPU_MACHINE, gpus=(card,)))).trials[0]
-    assert unknown.bounds is None
-    assert unknown.bounds_reason == "no data sheet is known for Example Card 9"
+    assert unknown.ceilings is None
+    assert unknown.ceilings_reason == "no data sheet is known for Example Card 9"
     part = replace(GPU_MACHINE.gpus[0], mig=True)
     split = analyse(*under(made, environment=replace(GPU_MACHINE, gpus=(part,)))).trials[0]
-    assert split.bounds is None
+    assert split.ceilings is None
 
 
 def test_tables_call_a_bound_a_bound(run: Made) -> None:

@@ -17,9 +17,9 @@ from harness import units
 from harness.analysis.claimable import is_claimable
 from harness.analysis.results import Analysis, Cell, Comparison, Row
 from harness.report import charts
-from harness.report.names import load_name
 from harness.report.sentence import LATENCIES
 from harness.report.tables import ratio_text, value_text
+from harness.report.workload_names import workload_name
 
 #: Loads in one chart, and rows where one variant alone was measured.
 MAX_GROUPS = 8
@@ -62,7 +62,7 @@ def latency(analysis: Analysis, places: Mapping[str, int]) -> charts.Chart | Non
     shown = known[: _most(analysis)]
     groups = tuple(
         charts.LatencyGroup(
-            load_name(analysis, c),
+            workload_name(analysis, c),
             _spreads(analysis, c, "ttft_s", places),
             _spreads(analysis, c, "tpot_s", places),
         )
@@ -154,7 +154,7 @@ def _turned_bars(
 ) -> charts.BarGroup:
     """The loads of one variant as the rows of one panel."""
     rows = tuple(
-        charts.Bar(load_name(analysis, c), b.place, b.value, b.replicates, b.text)
+        charts.Bar(workload_name(analysis, c), b.place, b.value, b.replicates, b.text)
         for c, group in zip(shown, groups, strict=True)
         for b in group.bars
     )
@@ -230,7 +230,7 @@ def _effect_title(analysis: Analysis, what: str, metrics: Mapping[str, str]) -> 
             ]
             if shown:
                 clauses = units.listed([clause for _, clause in shown])
-                text = f"{load_name(analysis, comparison)}: {variant}'s {clauses}"
+                text = f"{workload_name(analysis, comparison)}: {variant}'s {clauses}"
                 told.append((max(size for size, _ in shown), text))
     if not told:
         return _no_effect_title(analysis, what, next(iter(metrics)), effects)
@@ -267,8 +267,8 @@ def _no_effect_title(analysis: Analysis, what: str, metric: str, effects: set[st
     _, comparison, cell = max(seen, key=lambda each: each[0])
     of = f"{LATENCIES[0][1]} " if metric == LATENCIES[0][0] else ""
     return (
-        f"{label}, observed without intervals: {load_name(analysis, comparison)}, {cell.variant} "
-        f"{of}{ratio_text(cell.ratio, cell.interval)} {analysis.baseline}'s"
+        f"{label}, observed without intervals: {workload_name(analysis, comparison)}, "
+        f"{cell.variant} {of}{ratio_text(cell.ratio, cell.interval)} {analysis.baseline}'s"
     )
 
 

@@ -30,7 +30,7 @@ _UNREADY = "."
 
 
 @dataclass(slots=True)
-class Company:
+class OtherBenches:
     """Who else has been measuring: the runs of the others (scenario/run id), as found."""
 
     room: Path | None
@@ -46,17 +46,17 @@ class Company:
 
 
 @contextlib.contextmanager
-def announced(run_folder: Path) -> Iterator[Company]:
+def announced(run_folder: Path) -> Iterator[OtherBenches]:
     """Let other benches know of this one for as long as the context is open.
 
     Where no lock can be had (a cache that can't be written, a file system without locks) nobody
     is found, which is no reason not to measure.
     """
     if sys.platform == "win32":
-        yield Company(None, None)
+        yield OtherBenches(None, None)
         return
     with contextlib.ExitStack() as held:
-        company = Company(None, None)
+        other_benches = OtherBenches(None, None)
         with contextlib.suppress(OSError):
             room = cache_root() / FOLDER
             room.mkdir(parents=True, exist_ok=True)
@@ -69,8 +69,8 @@ def announced(run_folder: Path) -> Iterator[Company]:
             handle.flush()
             unready.rename(own)
             held.callback(_forget, own)
-            company = Company(room, own)
-        yield company
+            other_benches = OtherBenches(room, own)
+        yield other_benches
 
 
 def _others(room: Path, own: Path | None) -> list[str]:

@@ -9,42 +9,44 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.analysis.across import METHODS, Across, LoadAcross, StoredRun
-from harness.analysis.gate import Check, Gate
-from harness.analysis.plain import plain
+from harness.analysis.gate import Check, GateResult
 from harness.analysis.results import Cell, Row
 from harness.analysis.rows import EXACT
+from harness.analysis.run_comparison import METHODS, RunComparison, StoredRun, VariantComparison
+from harness.analysis.run_json import plain
 from harness.analysis.scoreboard import device_name
 
 SCHEMA = "kvbench.compare"
 SCHEMA_VERSION = 1
 
 
-def across_json(across: Across, gate: Gate | None = None) -> dict[str, Any]:
+def run_comparison_json(
+    run_comparison: RunComparison, gate: GateResult | None = None
+) -> dict[str, Any]:
     """Return the comparison, and the gate's answer if one was asked, as JSON values."""
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
-        "baseline": across.runs[0].label,
-        "runs": [_run(run) for run in across.runs],
-        "forced_unlike": list(across.forced),
+        "baseline": run_comparison.runs[0].label,
+        "runs": [_run(run) for run in run_comparison.runs],
+        "forced_unlike": list(run_comparison.forced),
         "differences": [
             {
                 "key": one.key,
                 "unlike": one.refused,
-                "values": _by_run(across, [plain(value) for value in one.values]),
+                "values": _by_run(run_comparison, [plain(value) for value in one.values]),
             }
-            for one in across.differences
+            for one in run_comparison.differences
         ],
-        "pairs": [_pair(load) for load in across.loads],
-        "cautions": plain(across.cautions),
+        "pairs": [_pair(load) for load in run_comparison.loads],
+        "cautions": plain(run_comparison.cautions),
         "gate": None if gate is None else _gate(gate),
         "methods": plain(METHODS),
     }
 
 
-def _by_run(across: Across, values: list[Any]) -> dict[str, Any]:
-    return {run.label: value for run, value in zip(across.runs, values, strict=True)}
+def _by_run(run_comparison: RunComparison, values: list[Any]) -> dict[str, Any]:
+    return {run.label: value for run, value in zip(run_comparison.runs, values, strict=True)}
 
 
 def _run(run: StoredRun) -> dict[str, Any]:
@@ -73,7 +75,7 @@ def _run(run: StoredRun) -> dict[str, Any]:
     }
 
 
-def _pair(load: LoadAcross) -> dict[str, Any]:
+def _pair(load: VariantComparison) -> dict[str, Any]:
     rows = load.comparison.rows if load.comparison is not None else ()
     return {
         "variant": load.variant,
@@ -122,7 +124,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _gate(gate: Gate) -> dict[str, Any]:
+def _gate(gate: GateResult) -> dict[str, Any]:
     return {
         "verdict": gate.verdict,
         "exit_code": gate.exit_code,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.report.names import name_among
+from harness.report.workload_names import name_among
 
 LABEL = "the whole label"
 
