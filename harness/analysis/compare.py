@@ -91,7 +91,7 @@ def analyse(
         _trial(record, prediction, _peers(record, groups))
         for record, prediction in zip(records, predictions, strict=True)
     )
-    shown = _with_pressed(every, analysed)
+    shown = _with_policies(every, analysed)
     baseline = _baseline(bench, records)
     comparisons = _comparisons(analysed, records, baseline)
     kv = _kv(analysed, records, baseline)
@@ -219,17 +219,8 @@ def _trial(
     granted = granted_figures(run)
     best, no_ceilings = _ceilings(run, prediction, summary)
     beaten = () if best is None or summary is None else beyond_ceilings(best, summary)
-    return TrialAnalysis(
-        trial_id=facts.trial_id,
-        variant=facts.variant,
-        is_baseline=facts.is_baseline,
-        workload=facts.workload,
-        workload_label=workload_label(facts.workload),
-        repeat=facts.repeat,
-        launch=facts.launch,
-        status=run.status,
-        reason=run.reason,
-        stamp=facts.stamp,
+    return replace(
+        _unserved(run),
         summary=summary,
         theory=_theory(prediction.capacity, facts.workload),
         theory_reason=prediction.reason,
@@ -241,22 +232,23 @@ def _trial(
     )
 
 
-def _with_pressed(
+def _with_policies(
     every: Sequence[TrialRecord], served: Sequence[TrialAnalysis]
 ) -> tuple[TrialAnalysis, ...]:
     """The servers' trials with kvpress's in their places: what became of each, and no speed."""
     of_server = {trial.trial_id: trial for trial in served}
     return tuple(
-        of_server.get(record.run.trial.trial_id) or _pressed(record.run) for record in every
+        of_server.get(record.run.trial.trial_id) or _unserved(record.run) for record in every
     )
 
 
-def _pressed(run: Run) -> TrialAnalysis:
+def _unserved(run: Run) -> TrialAnalysis:
+    """A trial without what only a server has: what became of it, and no speed."""
     facts = run.trial
     return TrialAnalysis(
         trial_id=facts.trial_id,
         variant=facts.variant,
-        is_baseline=False,
+        is_baseline=facts.is_baseline,
         workload=facts.workload,
         workload_label=workload_label(facts.workload),
         repeat=facts.repeat,

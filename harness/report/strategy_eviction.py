@@ -14,10 +14,10 @@ from harness.analysis.quality_results import Retrieval
 from harness.analysis.results import Analysis, TrialAnalysis
 from harness.analysis.shared_reasons import by_reason
 from harness.record import HOW_ENDED, BenchRecord, TrialRecord
-from harness.report.charts import Chart, Pair, trade_off
+from harness.report.charts import Chart, trade_off
 from harness.report.places import places
 from harness.report.section_parts import Grid, Section
-from harness.report.strategy_rows import blocks_text, pair_chart, throughput_text
+from harness.report.strategy_rows import blocks_held_chart, blocks_text, throughput_text
 from harness.specs.eviction import SnapKvRule
 from harness.units import (
     DASH,
@@ -344,21 +344,11 @@ def _charts(
     marks = _marks(analysis, found)
     if marks:
         yield _trade_off(found, marks, policies)
-    given = [
-        Pair(
-            each.variant,
-            places(analysis)[each.variant],
-            each.predicted_blocks,
-            each.measured_blocks,
-        )
-        for each in found
-    ]
-    yield pair_chart(
-        "strategy-eviction",
-        "Blocks that one request holds, with and without eviction",
-        "Dashed outlines are the most that a request may hold by theory, bars the most that was "
-        "seen per running request.",
-        given,
+    yield blocks_held_chart(
+        analysis,
+        found,
+        name="strategy-eviction",
+        title="Blocks that one request holds, with and without eviction",
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from harness.analysis import breakeven, growth, window
 from harness.analysis.results import Analysis, KvComparison
 from harness.record import BenchRecord, TrialRecord
-from harness.report.charts import Chart, Pair
+from harness.report.charts import Chart
 from harness.report.charts.parts import tick_duration
 from harness.report.charts.strategy import (
     Curve,
@@ -19,7 +19,7 @@ from harness.report.charts.strategy import (
 )
 from harness.report.places import places
 from harness.report.section_parts import Grid, Section
-from harness.report.strategy_rows import blocks_text, pair_chart, throughput_text
+from harness.report.strategy_rows import blocks_held_chart, blocks_text, throughput_text
 from harness.report.tables import ratio_text
 from harness.units import (
     DASH,
@@ -611,19 +611,9 @@ def _untrained(records: Sequence[TrialRecord]) -> str:
 
 
 def _window_chart(analysis: Analysis, found: Sequence[window.WindowResult]) -> Chart:
-    given = [
-        Pair(
-            each.variant,
-            places(analysis)[each.variant],
-            each.predicted_blocks,
-            each.measured_blocks,
-        )
-        for each in found
-    ]
-    return pair_chart(
-        "strategy-window",
-        "Blocks that one request holds, with and without a window",
-        "Dashed outlines are the most that a request may hold by theory, bars the most that was "
-        "seen per running request.",
-        given,
+    return blocks_held_chart(
+        analysis,
+        found,
+        name="strategy-window",
+        title="Blocks that one request holds, with and without a window",
     )

@@ -7,10 +7,12 @@ Not covered: what a section says of them (``strategy_memory``, ``strategy_servin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from harness.analysis.results import Analysis
 from harness.report.charts import Chart, Pair
 from harness.report.charts.strategy import pairs
+from harness.report.places import places
 from harness.report.tables import ratio_text
 from harness.units import DASH, Bytes, format_bytes, format_count
 
@@ -53,4 +55,37 @@ def pair_chart(
             for pair in given
         ),
         lambda: pairs(axis, "blocks (lower is better)", given),
+    )
+
+
+class _Held(Protocol):
+    """A variant, and the blocks that one of its requests holds by theory and as measured."""
+
+    @property
+    def variant(self) -> str: ...
+    @property
+    def predicted_blocks(self) -> float | None: ...
+    @property
+    def measured_blocks(self) -> float | None: ...
+
+
+def blocks_held_chart(
+    analysis: Analysis, found: Sequence[_Held], *, name: str, title: str
+) -> Chart:
+    """The most blocks that a request of each variant may hold, above the most that was seen."""
+    given = [
+        Pair(
+            each.variant,
+            places(analysis)[each.variant],
+            each.predicted_blocks,
+            each.measured_blocks,
+        )
+        for each in found
+    ]
+    return pair_chart(
+        name,
+        title,
+        "Dashed outlines are the most that a request may hold by theory, bars the most that was "
+        "seen per running request.",
+        given,
     )

@@ -38,29 +38,17 @@ def test_a_server_that_ends_in_mid_load_leaves_what_was_finished(own_standin):
     assert 4 <= len(played.records) <= 16
 
 
-def test_ctrl_c_records_what_is_in_flight_and_goes_on(standin):
+def _ctrl_c(_sample: object) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def _a_handler_of_the_callers(_sample: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("interrupt", [_ctrl_c, _a_handler_of_the_callers])
+def test_an_interrupt_records_what_is_in_flight_and_goes_on(standin, interrupt):
     played = Played()
-
-    def interrupt(_sample: object) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        play_against(
-            standin.url(fail="hang", fail_after=1),
-            planned(9),
-            concurrency=3,
-            into=played,
-            on_sample=interrupt,
-        )
-    assert [record.error for record in played.records] == ["interrupted"] * 3
-
-
-def test_an_interrupt_raised_by_a_handler_of_the_callers_is_recorded_too(standin):
-    played = Played()
-
-    def interrupt(_sample: object) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         play_against(
             standin.url(fail="hang", fail_after=1),

@@ -12,7 +12,6 @@ import json
 import random
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,7 +19,6 @@ from vllm.v1.attention.backend import CommonAttentionMetadata
 from vllm.v1.attention.backends import cpu_attn, flash_attn, triton_attn
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.single_type_kv_cache_manager import get_manager_for_kv_cache_spec
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 
@@ -29,6 +27,7 @@ from harness.engines.eviction.builder import CompactingBuilder
 from harness.engines.eviction.refusals import EvictionRefused
 from harness.engines.eviction.spec import SinkWindowSpec, active_rule, evicting_spec
 from harness.engines.eviction.wiring import WIRED
+from tests.engines.eviction import engine_stub
 
 STOCK = {
     "CPU_ATTN": (cpu_attn.CPUAttentionBackend, cpu_attn.CPUAttentionMetadataBuilder),
@@ -65,52 +64,12 @@ def refusal(call: Any) -> str:
 
 
 def manager(spec: SinkWindowSpec, pool: BlockPool) -> Any:
-    return get_manager_for_kv_cache_spec(
-        spec,
-        max_in_flight_tokens=IN_FLIGHT,
-        max_model_len=LONGEST,
-        block_pool=pool,
-        enable_caching=False,
-        kv_cache_group_id=0,
-        scheduler_block_size=spec.block_size,
-    )
+    return engine_stub.manager(spec, pool, in_flight=IN_FLIGHT, longest=LONGEST)
 
 
 def config() -> Any:
-    """As much of the engine's configuration as builders read; the real one needs a model."""
-    no = SimpleNamespace
-    return no(
-        kv_transfer_config=None,
-        speculative_config=None,
-        parallel_config=no(
-            decode_context_parallel_size=1,
-            prefill_context_parallel_size=1,
-            enable_dbo=False,
-            ubatch_size=0,
-            cp_kv_cache_interleave_size=1,
-        ),
-        cache_config=no(kv_sharing_fast_prefill=False, cache_dtype="auto"),
-        model_config=no(
-            use_mla=False,
-            is_hybrid=False,
-            is_encoder_decoder=False,
-            is_mm_prefix_lm=False,
-            rswa_window=None,
-            dtype=torch.bfloat16,
-            hf_config=no(model_type="llama"),
-            get_num_attention_heads=lambda _parallel: 9,
-            get_num_kv_heads=lambda _parallel: 3,
-            get_head_size=lambda: 64,
-        ),
-        scheduler_config=no(max_num_seqs=8, max_num_batched_tokens=IN_FLIGHT),
-        compilation_config=no(
-            static_forward_context={},
-            max_cudagraph_capture_size=0,
-            cudagraph_capture_sizes=[],
-            cudagraph_mode=no(has_full_cudagraphs=lambda: False),
-        ),
-        attention_config=no(flash_attn_max_num_splits_for_cuda_graph=32),
-        kernel_config=no(enable_jit_warmup=False),
+    return engine_stub.config(
+        torch.bfloat16, heads=9, kv_heads=3, head_size=64, in_flight=IN_FLIGHT
     )
 
 

@@ -25,7 +25,6 @@ from vllm.v1.attention.backend import CommonAttentionMetadata
 from vllm.v1.attention.backends import cpu_attn
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.single_type_kv_cache_manager import get_manager_for_kv_cache_spec
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 
@@ -34,6 +33,7 @@ from harness.engines.eviction.refusals import EvictionRefused
 from harness.engines.eviction.snapkv.spec import ScoredSpec, scored_spec
 from harness.engines.eviction.spec import active_rule, active_snapkv
 from harness.engines.eviction.wiring import WIRED_SNAPKV
+from tests.engines.eviction import engine_stub
 
 HEADS, KV_HEADS, DIM, KERNEL = 4, 2, 32, 32
 LONGEST, ROWS = 1024, 4
@@ -64,42 +64,12 @@ def ours(block: int) -> ScoredSpec:
 
 
 def manager(spec: Any, pool: BlockPool) -> Any:
-    return get_manager_for_kv_cache_spec(
-        spec,
-        max_in_flight_tokens=LONGEST,
-        max_model_len=LONGEST,
-        block_pool=pool,
-        enable_caching=False,
-        kv_cache_group_id=0,
-        scheduler_block_size=spec.block_size,
-    )
+    return engine_stub.manager(spec, pool, in_flight=LONGEST, longest=LONGEST)
 
 
 def config() -> Any:
-    """As much of the engine's configuration as builder and attention read."""
-    no = SimpleNamespace
-    return no(
-        kv_transfer_config=None,
-        speculative_config=None,
-        parallel_config=no(
-            decode_context_parallel_size=1,
-            prefill_context_parallel_size=1,
-            enable_dbo=False,
-            ubatch_size=0,
-        ),
-        cache_config=no(kv_sharing_fast_prefill=False, cache_dtype="auto"),
-        model_config=no(
-            use_mla=False,
-            is_hybrid=False,
-            is_encoder_decoder=False,
-            is_mm_prefix_lm=False,
-            is_multimodal_model=False,
-            rswa_window=None,
-            dtype=torch.float32,
-            get_num_attention_heads=lambda _parallel: HEADS,
-        ),
-        scheduler_config=no(enable_chunked_prefill=False, long_prefill_token_threshold=0),
-        compilation_config=no(static_forward_context={}),
+    return engine_stub.config(
+        torch.float32, heads=HEADS, kv_heads=KV_HEADS, head_size=DIM, in_flight=LONGEST
     )
 
 

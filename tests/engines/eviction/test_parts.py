@@ -16,14 +16,15 @@ import pytest
 
 pytestmark = pytest.mark.engine
 
-PARTS = Path(__file__).with_name("parts.py")
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
     """What the checks of ``parts.py`` found, in a process of its own: vLLM warns and is heavy."""
     done = subprocess.run(
-        [sys.executable, str(PARTS)],
+        [sys.executable, "-m", "tests.engines.eviction.parts"],
+        cwd=ROOT,
         env={**os.environ, "KVBENCH_EVICTION": "sinks=20,window=100", "VLLM_PLUGINS": ""},
         capture_output=True,
         check=False,

@@ -16,7 +16,7 @@ import pytest
 
 pytestmark = pytest.mark.engine
 
-PARTS = Path(__file__).with_name("snapkv_parts.py")
+ROOT = Path(__file__).resolve().parents[3]
 ENV = {
     "KVBENCH_EVICTION": "snapkv=96,observe=16",
     "VLLM_PLUGINS": "",
@@ -29,7 +29,8 @@ ENV = {
 def told() -> dict[str, Any]:
     """What the checks of ``snapkv_parts.py`` found, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, str(PARTS), "500"],
+        [sys.executable, "-m", "tests.engines.eviction.snapkv_parts", "500"],
+        cwd=ROOT,
         env={**os.environ, **ENV},
         capture_output=True,
         check=False,
