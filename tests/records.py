@@ -9,6 +9,7 @@ numbers are near those of SmolLM2-135M on two cores. Deterministic; no clock is 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
@@ -400,3 +401,16 @@ def half_written(record: TrialRecord, keep: int = 3) -> TrialRecord:
         requests=record.requests[:keep],
         damaged_lines=1,
     )
+
+
+def with_lost_requests(trials: Sequence[TrialRecord], variant: str) -> list[TrialRecord]:
+    """The trials, every request of one variant broken off: its figures are invalid."""
+    return [
+        replace(
+            trial,
+            requests=tuple(replace(r, error="reset", finished_s=None) for r in trial.requests),
+        )
+        if trial.run.trial.variant == variant
+        else trial
+        for trial in trials
+    ]

@@ -124,12 +124,7 @@ def test_loads_that_differ_in_concurrency_alone_become_a_sweep() -> None:
 
 def test_an_invalid_figure_is_drawn_as_withheld() -> None:
     bench, trials = records.bench(1)
-    lost = tuple(
-        replace(t, requests=tuple(replace(r, error="x", finished_s=None) for r in t.requests))
-        if t.run.trial.variant == "fp8"
-        else t
-        for t in trials
-    )
+    lost = records.with_lost_requests(trials, "fp8")
     made = dict(charts_of((bench, lost)))
     assert "fp8 withheld: judged invalid" in made["output-throughput"].alt
 

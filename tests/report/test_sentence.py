@@ -156,15 +156,7 @@ def test_a_single_repeat_is_an_observation_and_claims_nothing() -> None:
 
 def test_an_invalid_figure_is_withheld_with_the_reason() -> None:
     bench, trials = records.bench()
-    lost = [
-        replace(
-            trial,
-            requests=tuple(replace(r, error="reset", finished_s=None) for r in trial.requests),
-        )
-        if trial.run.trial.variant == "fp8"
-        else trial
-        for trial in trials
-    ]
+    lost = records.with_lost_requests(trials, "fp8")
     found = answer(analyse(bench, lost))
     assert "output throughput is withheld: " in found.points[0].text
     assert "better" not in told(found)

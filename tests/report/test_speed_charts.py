@@ -61,15 +61,7 @@ def test_loads_beyond_those_there_is_room_for_are_counted() -> None:
 
 def test_an_invalid_figure_is_withheld_from_bars_and_marks() -> None:
     bench, trials = records.bench(workloads=(records.EXERCISE,))
-    lost = [
-        replace(
-            trial,
-            requests=tuple(replace(r, error="reset", finished_s=None) for r in trial.requests),
-        )
-        if trial.run.trial.variant == "fp8"
-        else trial
-        for trial in trials
-    ]
+    lost = records.with_lost_requests(trials, "fp8")
     found = analyse(bench, lost)
     assert "fp8 withheld: judged invalid" in throughput(found).alt
     (comparison,) = found.comparisons
