@@ -172,7 +172,7 @@ def _config(model: str, overrides: str | None) -> Mapping[str, Any]:
     try:
         config = read_config(model)
     except NotFound:
-        if model.count("/") != 1 or Path(model).suffix == ".json":
+        if model.count("/") != 1 or Path(model).suffix == ".json" or hub.is_path(model):
             raise
         config = hub.fetch_config(model)
     if overrides is None:

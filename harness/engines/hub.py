@@ -19,6 +19,11 @@ from harness.units import Seconds
 TIMEOUT_S: Seconds = 5.0
 
 
+def is_path(name: str) -> bool:
+    """Whether this can only be meant as a place on the disk, so that no hub is asked."""
+    return name.startswith(("/", "./", "../", "~"))
+
+
 def fetch_config(name: str) -> Mapping[str, Any]:
     """Return the configuration of a hub id.
 

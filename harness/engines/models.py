@@ -65,7 +65,7 @@ def _local_or_hub(name: str) -> ResolvedModel:
     folder = _folder(name)
     if folder is not None:
         return ResolvedModel(name, str(folder.resolve()), True, read_config(folder))
-    if name.startswith(("/", "./", "../", "~")):
+    if hub.is_path(name):
         raise NotFound(
             f"the model folder {name!r} does not exist",
             legal=["an embedded model: " + ", ".join(embedded.EMBEDDED), "a folder", "a hub id"],

@@ -380,10 +380,11 @@ def test_an_unknown_id_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> N
     assert asked == ["someone/something"]
 
 
-def test_a_missing_file_is_not_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("path", ["folder/config.json", "./nowhere", "../nowhere", "/nowhere"])
+def test_a_missing_file_is_not_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setattr(hub, "fetch_config", lambda name: pytest.fail(f"asked for {name}"))
     with pytest.raises(NotFound):
-        text("folder/config.json")
+        text(path)
 
 
 def test_it_answers_in_a_few_seconds_of_cpu_time_and_loads_no_heavy_library() -> None:
